@@ -8,12 +8,12 @@ namespace nanovllm {
 
 void add_generate(Command program);
 void add_chat(Command program);
-/// Adds tokenize, detokenize and render.
+/// Adds the commands tokenize, detokenize and render.
 void add_text_commands(Command program);
 void add_info(Command program);
 void add_bench(Command program);
 void add_serve(Command program);
-/// Adds pull, list and remove.
+/// Adds the commands pull, list and remove.
 void add_model_commands(Command program);
 void add_worker(Command program);
 /// In a worker process, tells rank 0 why the worker ends. Returns false in every other process.

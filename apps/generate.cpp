@@ -154,7 +154,7 @@ int stream(LLMEngine& engine, const Prompt& prompt, bool quiet) {
   return InterruptGuard::interrupted() ? InterruptGuard::exit_status() : kExitOk;
 }
 
-/// What the answers to OpenAI's requests need, as in a server with the same options.
+/// The Serving for answers to OpenAI's requests, as a server with the same options has it.
 std::unique_ptr<const server::Serving> serving_of(const LLMEngine& engine,
                                                   const std::optional<ChatTemplate>& chat_template,
                                                   const GenerateOptions& options,
@@ -180,7 +180,7 @@ int generate(GenerateOptions options) {
   SamplingParams& params = options.sampling.params;
   if (options.chat || options.is_openai()) params = options.sampling.for_chat(options.model);
   params.validate();
-  // These are opened first, because a mistake should not be found only after the model is loaded.
+  // The files are opened first, so that a mistake is found before the model is loaded.
   std::optional<LineStream> lines;
   if (!options.prompts_file.empty()) lines.emplace(options.prompts_file);
   std::optional<OutputFile> file;

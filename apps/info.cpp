@@ -39,12 +39,12 @@ struct Report {
   std::unique_ptr<Backend> backend;
   std::string device_reason;  // why the device was chosen
   std::optional<EngineSetup> setup;
-  std::vector<std::string> reasons;  // why it would not run
+  std::vector<std::string> reasons;  // why the checkpoint could not run
 
   size_t kv_bytes_per_token() const { return model->kv_bytes_per_token(setup->kv_dtype); }
   int64_t kv_tokens() const { return setup->num_blocks * setup->config.block_size; }
   size_t kv_bytes() const { return kv_bytes_per_token() * static_cast<size_t>(kv_tokens()); }
-  /// What the cache takes at most while few sequences run.
+  /// The most bytes that the cache takes while few sequences run.
   size_t kept_kv_bytes() const {
     return kv_bytes_per_token() *
            static_cast<size_t>(std::min(setup->num_kept_blocks, setup->num_blocks) *
@@ -59,7 +59,7 @@ struct Report {
   }
 };
 
-/// The backend that a run would use; says why in `reason`.
+/// The backend that a run would use. `reason` becomes the reason for it.
 std::unique_ptr<Backend> choose_device(EngineConfig& config, std::string& reason) {
   if (config.device != "auto") {
     reason = "--device " + config.device;
@@ -234,7 +234,7 @@ int info(const InfoOptions& options) {
   const Report report = examine(options);
   print_out(options.json ? dump_json(to_json(report)) + "\n" : to_text(report));
   if (report.reasons.empty()) return kExitOk;
-  // On a terminal, the text above has just said this.
+  // On a terminal, the report has already shown this.
   if (options.json || ::isatty(STDOUT_FILENO) == 0) print_error(report.reasons.front());
   return kExitUserError;
 }
@@ -247,7 +247,7 @@ void add_info(Command program) {
   add_model_argument(sub, options->model);
   sub.add_flag("--json", options->json, "Print one JSON object");
   add_engine_options(sub, options->config);
-  for (const char* option : {"--trace", "--logprobs-mode"})  // it runs no step
+  for (const char* option : {"--trace", "--logprobs-mode"})  // have no effect without a step
     sub.remove_option(option);
   sub.footer(R"(Examples:
   nanovllm info models/tiny-tales

@@ -40,15 +40,16 @@ int report(std::string_view what, int status) {
 }
 
 // Replaces a closed standard stream by a file on which every use fails, as on the closed stream.
-// Otherwise the next opened file would get the stream's number, and output would be written to it.
+// Without that, the next opened file would get the stream's number, and output would be written to
+// it.
 void reserve_standard_streams() {
   for (int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
     if (::fcntl(fd, F_GETFD) < 0 && errno == EBADF)
       ::open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);  // takes the least free number
 }
 
-// For an exception in a function that may not throw. The destructor of a JSON value is one: it
-// allocates memory.
+// Ends the program after an exception in a function that may not throw, such as the destructor of a
+// JSON value, which allocates memory.
 [[noreturn]] void end_in_one_line() {
   try {
     if (const auto error = std::current_exception()) std::rethrow_exception(error);
@@ -125,7 +126,7 @@ int run(int argc, char** argv) {
   } catch (const ParseError& e) {
     return report(explain(program, e, words), kExitUserError);
   }
-  if (is_worker) return program.run();  // it gets rank 0's folder
+  if (is_worker) return program.run();  // a worker gets the folder from rank 0
   const Command chosen = program.chosen();
   // The first line of a server's log says where it listens, so the server writes this one.
   if (const std::string note = note_without_effect(chosen); !note.empty() && first != "serve")

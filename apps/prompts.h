@@ -16,14 +16,14 @@ struct PromptLine;
 
 /// One prompt of the command line or of a prompts file, ready for the engine, or an error.
 struct Prompt {
-  std::string text;  ///< as given or rendered; empty for token ids
+  std::string text;  ///< the text as given or rendered; empty for token ids
   std::vector<int32_t> token_ids;
   SamplingParams params;
   Json passed = Json::object();  ///< fields of the line that its result has too
-  std::string warning;           ///< about the line, for the user
-  bool from_messages = false;    ///< rendered with the chat template
+  std::string warning;           ///< a warning about the line, for the user
+  bool from_messages = false;    ///< whether it was rendered with the chat template
   std::string error;             ///< why the line was refused; empty if it was not
-  int64_t line_number = 0;       ///< in its file, from 1; 0: it is of no file
+  int64_t line_number = 0;       ///< number of its line in a file, from 1; 0: there is no file
 };
 
 /// Turns texts and the lines of prompts files (batch/prompt_line.h) into prompts. `tokenizer` and
@@ -36,7 +36,8 @@ struct PromptReader {
   std::string system;                       ///< the system message of conversations that have none
   Json template_defaults = Json::object();  ///< variables that a conversation may replace
 
-  /// These three do not throw if the text or line is wrong; they return a Prompt with an error.
+  /// from_text() and the two functions after it do not throw if the text or line is wrong; they
+  /// return a Prompt with an error.
   Prompt from_text(const std::string& text) const;
   Prompt from_messages(const Json& messages) const;
   Prompt from_line(const std::string& line, int64_t line_number) const;

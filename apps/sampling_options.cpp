@@ -24,8 +24,8 @@ void SamplingOptions::find_given(Command command) {
 SamplingParams SamplingOptions::for_chat(const std::string& model) const {
   SamplingParams merged = params;
   if (std::ranges::find(given, "max_tokens") == given.end()) merged.max_tokens = kNoMaxTokens;
-  // Validated before they are merged, so that an option's error does not name the checkpoint's
-  // file.
+  // The options are validated before they are merged, so that an error in an option does not name
+  // the checkpoint's file.
   merged.validate();
   return generation_config.apply(model, merged, given);
 }

@@ -18,9 +18,9 @@ struct SamplingOptions {
 
   /// Adds the sampling options, --generation-config and --override-generation-config.
   void add_to(Command command);
-  /// Must be called when the command line was parsed: fills `given`.
+  /// Fills `given`. Must be called after the command line was parsed.
   void find_given(Command command);
-  /// The parameters of a conversation: those of the options, and those of MODEL's
+  /// The parameters of a conversation: the values of the options, and the values of MODEL's
   /// generation_config.json for the fields that no option sets. If neither limits the answer, only
   /// the context does. Throws UserError.
   SamplingParams for_chat(const std::string& model) const;

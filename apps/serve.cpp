@@ -49,12 +49,12 @@ void read_api_keys(ServeOptions& options) {
             "an API key must be printable ASCII without spaces, and not empty");
 }
 
-/// An option that takes several values takes the name of the next option as one, too.
+/// Refuses the name of an option as a value: an option that takes several values would take it.
 std::string refuse_option(const std::string& name) {
   return name.starts_with('-') ? fmt::format("'{}' is an option, not a name", name) : "";
 }
 
-/// Adds an option whose value is one of so many names that its description lists them.
+/// Adds an option whose value is one of many names, which its description lists.
 void add_name(Command sub, const std::string& option, std::string& value,
               const std::vector<std::string>& known, const std::string& text) {
   sub.add_value(option, value, fmt::format("{}. Names: {}", text, fmt::join(known, ", ")))
@@ -63,7 +63,7 @@ void add_name(Command sub, const std::string& option, std::string& value,
       .show_default();
 }
 
-/// The texts between the commas of each text.
+/// Splits each text at its commas.
 std::vector<std::string> split_at_commas(const std::vector<std::string>& lists) {
   std::vector<std::string> parts;
   for (const std::string& list : lists) {
@@ -73,7 +73,7 @@ std::vector<std::string> split_at_commas(const std::vector<std::string>& lists) 
   return parts;
 }
 
-/// What the server says about an option begins with the name of the field. Here it is the option's.
+/// An error of the server about an option, with the option's name instead of the field's.
 std::string with_option_name(const std::string& message) {
   for (const std::string field : {"port", "uds", "allowed_hosts", "max_queued_requests",
                                   "max_stored_responses", "sse_keepalive", "shutdown_timeout"}) {
@@ -90,7 +90,7 @@ void set_log_level(const std::string& name) {
 }
 
 int serve(ServeOptions& options, const std::vector<std::string>& quiet) {
-  // Now rather than when the server listens and loads the model.
+  // Validate now, and not only when the server already listens and loads the model.
   options.config.validate();
   options.generation_config.defaults(options.model);
   if (!options.template_defaults_text.empty())
@@ -209,7 +209,8 @@ void add_serve(Command program) {
   options->version = NANOVLLM_VERSION;
   add_model_argument(sub, options->model);
   add_server_options(sub, *options, *quiet);
-  // Smaller steps than those of batch work, so that a long prompt delays the other answers less.
+  // Steps are smaller than those of batch work, so that a long prompt delays the other answers
+  // less.
   options->config.cpu_batched_tokens = 512;
   options->config.cuda_batched_tokens = 8192;
   add_engine_options(sub, options->config);

@@ -25,9 +25,9 @@ volatile std::sig_atomic_t guarded = 0;
 volatile std::sig_atomic_t interrupted_by = 0;  // a signal's number
 volatile std::sig_atomic_t says_interrupted = 0;
 volatile std::sig_atomic_t is_raw = 0, is_styled = 0;
-termios modes_before;  // of the terminal, before is_raw was set
+termios modes_before;  // the terminal's modes before is_raw was set
 
-// Only calls that a signal handler may make.
+// Writes with calls that a signal handler may make.
 void write_all(int fd, std::string_view text) { (void)!::write(fd, text.data(), text.size()); }
 
 void restore_terminal() {
@@ -53,7 +53,8 @@ extern "C" void on_interrupt(int number) {
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 // Installs the signal handlers before the initializers of the shared libraries run, since these
-// take most of the time before main(). Not with sanitizers, which must be initialized first.
+// take most of the time before main(). With sanitizers, which must be initialized first, this is
+// not done.
 __attribute__((section(".preinit_array"), used)) void (*handle_signals_early)() = handle_signals;
 #endif
 
@@ -104,7 +105,7 @@ void RawMode::enter() const {
   modes.c_cc[VMIN] = 1;
   modes.c_cc[VTIME] = 0;
   is_raw = 1;
-  ::tcsetattr(STDIN_FILENO, TCSANOW, &modes);  // keeps what was typed already
+  ::tcsetattr(STDIN_FILENO, TCSANOW, &modes);  // keeps text that was typed already
   write_all(STDOUT_FILENO, "\x1b[?2004h");
 }
 void RawMode::leave() const { restore_terminal(); }
@@ -116,7 +117,7 @@ void print_out(std::string_view text) {
 }
 
 void print_styled(std::string_view text) {
-  is_styled = 1;  // first, since a signal may end the process in the middle of the text
+  is_styled = 1;  // before writing, since a signal may end the process in the middle of the text
   write_out(text);
 }
 

@@ -8,7 +8,7 @@
 
 namespace nanovllm {
 
-/// The reader of stdout has closed it. The program then ends without a message.
+/// Thrown if the reader of stdout has closed it. The program then ends without a message.
 class OutputClosed : public std::runtime_error {
  public:
   OutputClosed() : std::runtime_error("stdout was closed") {}
@@ -20,15 +20,16 @@ class OutputClosed : public std::runtime_error {
 /// disk).
 void print_out(std::string_view text);
 
-/// The same without escaping, for text to which this program has added escape sequences itself.
+/// print_out() without escaping, for text to which this program has added escape sequences itself.
 void print_styled(std::string_view text);
 
 /// Prints one line on stderr, whatever characters `what` has. Never throws.
 void print_error(std::string_view what);
 
 /// While an object of this class exists, the first Ctrl-C or SIGTERM only sets a flag; on a
-/// terminal a line says that Ctrl-C was noticed, since a step may take long. The second one, or one
-/// at any other time, ends the process with exit status 128 + the signal's number: 130 or 143.
+/// terminal a line says that Ctrl-C was noticed, since a step may take long. The second signal, or
+/// a signal at any other time, ends the process with exit status 128 + the signal's number: 130 or
+/// 143.
 class InterruptGuard {
  public:
   InterruptGuard();

@@ -32,7 +32,8 @@ struct TextOptions {
 /// Turns one input line into one output line (or text). Throws UserError for an invalid line.
 using Filter = std::function<std::string(const std::string& line)>;
 
-/// Invalid lines become {"error"} with --json, and else a line on stderr. Returns their number.
+/// Filters all lines of stdin. Invalid lines become {"error"} with --json, and else a line on
+/// stderr. Returns the number of invalid lines.
 int64_t run_filter(const Filter& filter, bool json) {
   int64_t num_bad = 0, number = 0;
   while (const auto line = read_line(stdin, "stdin")) {
@@ -73,7 +74,7 @@ int tokenize(const TextOptions& options) {
   return run_filter(filter, options.json) == 0 ? kExitOk : kExitUserError;
 }
 
-/// Token ids of one vocabulary.
+/// Reads token ids of one vocabulary.
 class IdReader {
  public:
   explicit IdReader(const Tokenizer& tokenizer) : vocab_size_(tokenizer.vocab_size()) {}

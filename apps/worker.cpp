@@ -21,7 +21,7 @@ struct WorkerOptions {
 
 }  // namespace
 
-// Searches the arguments by itself, because the parser may have failed on them.
+// This function searches the arguments itself, because the parser may have failed on them.
 bool tell_rank0(int argc, char** argv, std::string_view why) {
   if (argc < 4 || std::string_view(argv[1]) != "worker") return false;
   for (int i = 2; i + 1 < argc; ++i)

@@ -36,7 +36,7 @@ LLMTokenizer::LLMTokenizer(const std::string& model, std::shared_ptr<const Token
 
 namespace {
 
-constexpr double kSecondsBetweenUpdates = 0.1;  // of the progress bar
+constexpr double kSecondsBetweenUpdates = 0.1;  // updates of the progress bar
 
 const Tokenizer& need_tokenizer(const Tokenizer* tokenizer) {
   require(tokenizer != nullptr, "the model has no tokenizer.json: give prompts as token ids");
@@ -74,8 +74,8 @@ std::string LLMTokenizer::render_chat_template(const std::string& variables_json
 
 namespace {
 
-/// What load() returns. Errors name the fields of EngineConfig instead of the program's options,
-/// because a caller of the library has typed none.
+/// Returns the result of load(). Errors name the fields of EngineConfig instead of the program's
+/// options, because a caller of the library has typed none.
 template <class Load>
 auto loaded(const std::string& folder, const Load& load) {
   try {

@@ -34,26 +34,27 @@ struct Message {
 /// outlive the LLM. Every member throws UserError for a mistake of the caller.
 class __attribute__((visibility("default"))) LLMTokenizer {
  public:
-  /// LLM makes one. `tokenizer` is that of the checkpoint folder, or null if it has none.
+  /// LLM calls this. `tokenizer` is the tokenizer of the checkpoint folder, or null if it has none.
   LLMTokenizer(const std::string& model, std::shared_ptr<const Tokenizer> tokenizer);
-  // A move copies, so that no object is without its parts.
+  // Moving an object copies it, so that no object is ever without its parts.
   LLMTokenizer(const LLMTokenizer&) = default;
   LLMTokenizer& operator=(const LLMTokenizer&) = default;
   /// The token ids of a text. Special tokens that are written in the text are recognised. Unless
   /// `add_special_tokens` is false, the tokenizer's post-processor adds others, such as a
-  /// begin-of-text token. Like decode(), it throws UserError if there is no tokenizer.json.
+  /// begin-of-text token. Throws UserError, like decode(), if there is no tokenizer.json.
   std::vector<int32_t> encode(const std::string& text, bool add_special_tokens = true) const;
   /// The text of token ids. Ids that no token has are left out, and bytes that are not UTF-8 become
   /// U+FFFD.
   std::string decode(std::span<const int32_t> ids, bool skip_special_tokens = true) const;
-  /// The prompt for a conversation. Encode it with add_special_tokens = false, because it already
-  /// contains them. `enable_thinking` is passed to the template if it is given. Throws UserError if
-  /// the checkpoint has no template, or if the template fails.
+  /// The prompt for a conversation. Encode it with add_special_tokens = false, because the template
+  /// has already written special tokens. `enable_thinking` is passed to the template if it is
+  /// given. Throws UserError if the checkpoint has no template, or if the template fails.
   std::string apply_chat_template(const std::vector<Message>& messages,
                                   bool add_generation_prompt = true,
                                   std::optional<bool> enable_thinking = std::nullopt) const;
-  /// The same with any variables of the template, given as the text of a JSON object: {"messages":
-  /// [...], "tools"?, "add_generation_prompt"?, ...}. Messages and tools have OpenAI's format.
+  /// The prompt for a conversation with any variables of the template, given as the text of a JSON
+  /// object: {"messages": [...], "tools"?, "add_generation_prompt"?, ...}. Messages and tools have
+  /// OpenAI's format.
   std::string render_chat_template(const std::string& variables_json) const;
 
  private:
@@ -61,13 +62,13 @@ class __attribute__((visibility("default"))) LLMTokenizer {
   std::shared_ptr<const Parts> parts_;
 };
 
-/// What a prompt can be.
+/// The types that a prompt can have.
 template <class T>
 concept TextOrTokens = std::same_as<T, std::string> || std::same_as<T, std::vector<int32_t>>;
 
 /// Called on the thread of generate() for each update of prompt number `prompt`. If it returns
 /// false, the answers to that prompt end with the finish_reason "abort". If it throws, all requests
-/// of the call end, and generate() throws the same.
+/// of the call end, and generate() throws that exception.
 using OnUpdate = std::function<bool(size_t prompt, const RequestUpdate& update)>;
 
 /// A loaded model that generates text: `LLM llm("models/tiny-tales"); llm.generate({"Once upon a
@@ -81,7 +82,7 @@ class __attribute__((visibility("default"))) LLM {
   /// Face hub, ORG/NAME[@REVISION], which is found in the Hugging Face cache or downloaded into it
   /// (docs/models.md). Throws std::runtime_error if a download fails.
   explicit LLM(const std::string& model, const EngineConfig& config = {});
-  /// What was moved from throws EngineDead; its tokenizer() can still be used.
+  /// An LLM that was moved from throws EngineDead; its tokenizer() can still be used.
   LLM(LLM&&) noexcept = default;
   LLM& operator=(LLM&&) noexcept = default;
   ~LLM() = default;
@@ -96,19 +97,19 @@ class __attribute__((visibility("default"))) LLM {
                                       const SamplingParams& sampling_params = {},
                                       std::optional<bool> use_tqdm = std::nullopt,
                                       const OnUpdate& on_update = {});
-  /// The same for prompts given as token ids.
+  /// Runs prompts that are given as token ids.
   std::vector<RequestOutput> generate(const std::vector<std::vector<int32_t>>& prompts,
                                       const SamplingParams& sampling_params = {},
                                       std::optional<bool> use_tqdm = std::nullopt,
                                       const OnUpdate& on_update = {});
-  /// The same for a single prompt.
+  /// Runs a single prompt.
   std::vector<RequestOutput> generate(const std::string& prompt,
                                       const SamplingParams& sampling_params = {},
                                       std::optional<bool> use_tqdm = std::nullopt,
                                       const OnUpdate& on_update = {}) {
     return generate(std::vector<std::string>{prompt}, sampling_params, use_tqdm, on_update);
   }
-  /// The same with one SamplingParams for each prompt. (It is a template so that the braces in
+  /// Runs prompts with one SamplingParams for each of them. (It is a template so that the braces in
   /// generate(prompts, {.max_tokens = 2}) can only mean a single SamplingParams.)
   template <TextOrTokens Prompt, std::same_as<SamplingParams> Params>
   std::vector<RequestOutput> generate(const std::vector<Prompt>& prompts,
@@ -117,8 +118,7 @@ class __attribute__((visibility("default"))) LLM {
                                       const OnUpdate& on_update = {}) {
     return generate_all(prompts, sampling_params, use_tqdm, on_update);
   }
-  /// The same for prompts that are written in the call: generate({"a", "b"}) and generate({{1, 2},
-  /// {3}}).
+  /// Runs prompts that are written in the call: generate({"a", "b"}) and generate({{1, 2}, {3}}).
   std::vector<RequestOutput> generate(std::initializer_list<const char*> prompts,
                                       const SamplingParams& sampling_params = {},
                                       std::optional<bool> use_tqdm = std::nullopt,
@@ -203,11 +203,11 @@ class __attribute__((visibility("default"))) LLM {
                                           std::span<const SamplingParams> sampling_params,
                                           std::optional<bool> use_tqdm, const OnUpdate& on_update);
 
-  std::string folder_;  // of the checkpoint
+  std::string folder_;  // the checkpoint's folder
   std::unique_ptr<AsyncEngine, EndEngine> engine_;
   LLMTokenizer tokenizer_;
   SamplingParams default_params_;
-  std::string default_params_error_;  // why the checkpoint has no default_params_
+  std::string default_params_error_;  // the reason why the checkpoint has no default_params_
   std::shared_ptr<Inbox> added_;      // for the requests of add_request()
 };
 

@@ -48,14 +48,15 @@ std::string shown(nb::handle value) {
   throw nb::type_error((what + " is " + shown(value) + "; it must be " + right).c_str());
 }
 
-// A bool is a number in Python, but as one it is a mistake.
+// Whether a value is a bool. In Python a bool is a number too, but a bool in place of a number is a
+// mistake.
 bool is_bool(nb::handle value) { return nb::isinstance<nb::bool_>(value); }
 bool is_whole(nb::handle value) { return nb::isinstance<nb::int_>(value) && !is_bool(value); }
 
-/// For a whole number that the type of the field cannot hold.
+/// Throws the error for a whole number that the type of the field cannot hold.
 [[noreturn]] void out_of_range(const FieldInfo& field, nb::handle value) {
   double x = PyLong_AsDouble(value.ptr());
-  if (PyErr_Occurred() != nullptr) {  // it is larger than any double
+  if (PyErr_Occurred() != nullptr) {  // the number is larger than any double
     PyErr_Clear();
     x = std::numeric_limits<double>::infinity();
   }
@@ -64,7 +65,8 @@ bool is_whole(nb::handle value) { return nb::isinstance<nb::int_>(value) && !is_
        has_limit ? field.allowed.range(x) : kind_of(uint64_t()));
 }
 
-/// `right`: how wrong_type() describes such ids. Throws UserError if one does not fit in 32 bits.
+/// Checks token ids. `right` is the description of valid ids for wrong_type(). Throws UserError if
+/// an id does not fit in 32 bits.
 void check_token_ids(nb::handle ids, const char* what, const char* right) {
   int32_t number = 0;
   for (const nb::handle id : ids) {
@@ -80,7 +82,7 @@ constexpr bool kIsNumber = std::is_arithmetic_v<T> && !std::same_as<T, bool>;
 template <class T>
 constexpr bool kIsNumber<std::optional<T>> = kIsNumber<T>;
 
-/// None leaves the field at its default, unless FieldInfo::none_means gives another value.
+/// Reads a field. None leaves it at its default, unless FieldInfo::none_means gives another value.
 template <class T>
 void read(nb::handle value, const FieldInfo& field, T& to) {
   if (value.is_none()) {
@@ -99,7 +101,7 @@ void read(nb::handle value, const FieldInfo& field, T& to) {
   wrong_type(field.name, value, kind_of(T()));
 }
 
-/// A negative seed is allowed; it wraps around, as on the command line and in JSON.
+/// Reads a seed. A negative one wraps around, as on the command line and in JSON.
 void read(nb::handle value, const FieldInfo& field, std::optional<uint64_t>& to) {
   if (int64_t seed = 0; !is_bool(value) && nb::try_cast(value, seed))
     to = static_cast<uint64_t>(seed);
@@ -234,8 +236,8 @@ nb::dict help_of_fields() {
   nb::dict help;
   Struct::for_each_field([&](const FieldInfo& field, auto member) {
     std::string text = field.help;
-    // An option of the command line sets the opposite of a bool's default, and the help says what
-    // that does.
+    // An option of the command line sets the opposite of a bool's default, and the help describes
+    // what that does.
     if constexpr (std::same_as<std::remove_cvref_t<decltype(Struct().*member)>, bool>)
       if (!text.empty()) {
         text[0] = static_cast<char>(std::tolower(text[0]));
@@ -250,7 +252,7 @@ template nb::dict help_of_fields<EngineConfig>();
 
 std::string with_python_names(std::string message) {
   message = with_field_names(std::move(message), "=False");
-  // Of LLM, but no fields of EngineConfig.
+  // These are arguments of LLM, but no fields of EngineConfig.
   for (const auto& [option, name] :
        {std::pair("--override-generation-config", "override_generation_config"),
         std::pair("--generation-config", "generation_config")})

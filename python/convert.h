@@ -12,8 +12,9 @@ namespace nanovllm::python {
 
 using Prompt = std::variant<std::string, std::vector<int32_t>>;
 
-/// Each throws TypeError that says what is wrong if an object has a wrong type, and UserError if a
-/// text cannot be encoded as UTF-8 or a whole number is too large.
+/// Converts a text. Like the other conversions, it throws TypeError that says what is wrong if an
+/// object has a wrong type, and UserError if a text cannot be encoded as UTF-8 or a whole number is
+/// too large.
 std::string to_text(nanobind::handle text, const char* what);
 std::vector<int32_t> to_token_ids(nanobind::handle ids, const char* what);
 Prompt to_prompt(nanobind::handle prompt);
@@ -33,11 +34,12 @@ nanobind::dict help_of_fields();
 /// "max_model_len" for "--max-model-len".
 std::string with_python_names(std::string message);
 
-/// A finished request: what nanovllm.RequestOutput has as keys, and what it has only as attributes.
-/// `tokenizer` (it may be null) gives the text of each token in the log-probabilities.
+/// A finished request as two dictionaries: the keys of nanovllm.RequestOutput, and the values that
+/// it has only as attributes. `tokenizer` (it may be null) gives the text of each token in the
+/// log-probabilities.
 nanobind::tuple from_output(const RequestOutput& output, const Tokenizer* tokenizer);
-/// A piece of an answer, nanovllm.StreamPiece without its index, in which output is what
-/// from_output() returns; and the text of each token in its log-probabilities.
+/// A piece of an answer, nanovllm.StreamPiece without its index, in which output is the result of
+/// from_output(); and the text of each token in its log-probabilities.
 nanobind::tuple from_update(const RequestUpdate& update, const Tokenizer* tokenizer);
 nanobind::dict from_stats(const EngineStats& stats);
 

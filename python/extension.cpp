@@ -36,7 +36,7 @@ thread_local bool is_leaver = false;
 
 /// Releases the GIL while the object exists. If a thread asks for the GIL while the interpreter
 /// ends, Python ends the thread inside its C++ frames, which aborts the process. So such a thread
-/// sleeps for ever instead.
+/// sleeps forever instead.
 class Released {
  public:
   Released() { release(); }
@@ -46,7 +46,9 @@ class Released {
   Released(const Released&) = delete;
   Released& operator=(const Released&) = delete;
 
-  /// Throws what the handler of a signal raises, such as KeyboardInterrupt. Then the GIL is taken.
+  /// Throws the exception that the handler of a signal raises, such as KeyboardInterrupt, with the
+  /// GIL
+  /// taken.
   void check_signals() {
     take();
     if (PyErr_CheckSignals() != 0) throw nb::python_error();
@@ -73,7 +75,7 @@ class Released {
   PyThreadState* state_ = nullptr;
 };
 
-/// From now on only this thread, and threads that are already waiting for the GIL, return to
+/// After this call only this thread, and threads that are already waiting for the GIL, return to
 /// Python.
 void leave() {
   is_leaver = true;

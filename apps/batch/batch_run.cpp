@@ -14,12 +14,12 @@ namespace nanovllm {
 
 namespace {
 
-// Most tokens of all prompts in the engine. It matters only for prompts of many thousand tokens,
-// of which no cache holds so many.
+// The most tokens of all prompts in the engine. The limit matters only for prompts of many thousand
+// tokens, of which no cache holds this many.
 constexpr size_t kMaxRunningTokens = size_t{1} << 24;
-// Most bytes of results that wait for an earlier one.
+// The most bytes of results that wait for an earlier result.
 constexpr size_t kMaxWaitingBytes = size_t{1} << 28;
-// Lines that are read between two steps at most, so that lines that need no step, such as refused
+// The most lines that are read between two steps, so that lines that need no step, such as refused
 // ones, do not keep others waiting.
 constexpr int kLinesPerStep = 4096;
 // How long an idle engine waits for input before it looks whether Ctrl-C was pressed just before.
@@ -47,7 +47,7 @@ BatchRun::BatchRun(LLMEngine& engine, const PromptReader& reader, LineStream* li
       texts_(std::move(texts)),
       options_(options),
       order_(options.ordered, [this](const std::string& result) { write(result); }) {
-  // Not where the user types the prompts: the bar would be drawn over them.
+  // There is no bar where the user types the prompts, since it would be drawn over them.
   const bool is_typed = lines != nullptr && lines->is_terminal();
   if (options.quiet || !stderr_is_terminal() || is_typed) return;
   const std::optional<int64_t> total = texts_.size();
@@ -88,7 +88,7 @@ void BatchRun::run_all() {
   }
 }
 
-/// Waits at most `wait_ms` for the first line.
+/// Reads lines ahead. Waits at most `wait_ms` for the first one.
 void BatchRun::read_ahead(int wait_ms) {
   for (int i = 0; i < kLinesPerStep && wants_more() && !InterruptGuard::interrupted(); ++i)
     if (!take_line(std::exchange(wait_ms, 0))) return;
@@ -104,7 +104,7 @@ bool BatchRun::at_end() const {
   return lines_->at_end() || !input_error_.empty();
 }
 
-/// Submits the next prompt. Returns false if none is there.
+/// Submits the next prompt. Returns false if there is none yet.
 bool BatchRun::take_line(int wait_ms) {
   if (at_end()) return false;
   if (lines_ == nullptr) {
@@ -138,7 +138,7 @@ void BatchRun::submit(Prompt prompt) {
   try {
     const uint64_t id = engine_.add_request(prompt.token_ids, prompt.params);
     num_running_tokens_ += num_tokens;
-    prompt.token_ids = {};  // the engine has them
+    prompt.token_ids = {};  // the engine has copied them
     running_.emplace(
         id, Running{.index = index, .num_tokens = num_tokens, .prompt = std::move(prompt)});
   } catch (const UserError& e) {

@@ -19,8 +19,8 @@
 namespace nanovllm {
 
 /// A run of `generate` over many prompts. Prompts are read, tokenized and submitted only as far
-/// ahead as the engine can use them, and results are given out as they come, so a run needs the
-/// same memory for a thousand prompts and for a million.
+/// ahead as the engine can use them, and results are written as they finish, so a run needs no more
+/// memory for a million prompts than for a thousand.
 class BatchRun {
  public:
   struct Options {
@@ -33,7 +33,8 @@ class BatchRun {
   /// The prompts are `texts`, or the lines of `lines` if that is not null.
   BatchRun(LLMEngine& engine, const PromptReader& reader, LineStream* lines,
            std::vector<std::string> texts, const Options& options);
-  /// Returns the exit status. Throws what the engine throws, after giving out what is finished.
+  /// Runs all prompts and returns the exit status. Throws what the engine throws, after writing the
+  /// finished results.
   int run();
   /// Whether a prompt was made with the chat template.
   bool used_template() const { return used_template_; }
@@ -43,8 +44,8 @@ class BatchRun {
     int64_t index = 0;
     size_t num_tokens = 0;
     Prompt prompt;
-    std::shared_ptr<BatchRequest> request = {};  // of an OpenAiBatch; this is one of its prompts
-    size_t place = 0;                            // in its outputs
+    std::shared_ptr<BatchRequest> request = {};  // for OpenAiBatch: the request with this prompt
+    size_t place = 0;                            // index in request->outputs
   };
   void flush();
   void run_all();
@@ -54,7 +55,7 @@ class BatchRun {
   bool take_line(int wait_ms);
   void submit(Prompt prompt);
   void submit(BatchRequest request);
-  /// Whether the file already has this result, which then takes its place in the order.
+  /// Whether the file already has the result of this prompt. Then its place in the order is filled.
   bool skip(int64_t index, const ResultKey& key);
   void finish(Running& running, RequestOutput& output);
   void finish(int64_t index, BatchRequest& request);
@@ -70,18 +71,18 @@ class BatchRun {
   LineStream* lines_;
   std::vector<std::string> texts_;
   Options options_;
-  std::optional<ProgressBar> bar_;  // if it is shown
+  std::optional<ProgressBar> bar_;  // none if no bar is shown
   ResultOrder order_;
 
-  int64_t num_lines_ = 0;    // read, with blank ones
-  int64_t num_prompts_ = 0;  // read
+  int64_t num_lines_ = 0;    // lines that were read, including blank ones
+  int64_t num_prompts_ = 0;  // prompts that were read
   int64_t num_done_ = 0, num_held_ = 0, num_refused_ = 0, num_failed_ = 0;
-  size_t num_running_tokens_ = 0;                  // of the prompts that run or wait in the engine
-  std::unordered_map<uint64_t, Running> running_;  // by the engine's number
+  size_t num_running_tokens_ = 0;                  // tokens of all prompts in the engine
+  std::unordered_map<uint64_t, Running> running_;  // prompts by the engine's number
   std::string input_error_;                        // why the rest of the input cannot be read
-  std::string refusal_;                            // of the prompt that was refused last
+  std::string refusal_;                            // why the last refused prompt was refused
   bool used_template_ = false;
-  bool has_warned_ = false;  // about one line; the others are probably alike
+  bool has_warned_ = false;  // only the first line gets a warning: others are probably alike
 };
 
 }  // namespace nanovllm

@@ -82,7 +82,7 @@ std::optional<int64_t> LineStream::count_lines() {
   for (std::string_view rest = chunk; !rest.empty();) {
     const size_t end = std::min(rest.find('\n'), rest.size());
     blank_ = blank_ && is_blank(rest.substr(0, end));
-    if (end == rest.size()) break;  // the line goes on in the next chunk
+    if (end == rest.size()) break;  // the line continues in the next chunk
     num_lines_ += std::exchange(blank_, true) ? 0 : 1;
     rest.remove_prefix(end + 1);
   }

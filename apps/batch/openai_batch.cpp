@@ -20,7 +20,7 @@ using server::ApiError;
 constexpr std::string_view kId = "batch_req_";
 constexpr std::string_view kChat = "/v1/chat/completions", kCompletions = "/v1/completions";
 
-/// The route that a line names, or that its body is for.
+/// The route that a line names or, if it names none, for which its body is.
 std::string_view route_of(const Json& line) {
   const Json url = line.value("url", Json());
   if (url.is_null()) return line["body"].contains("messages") ? kChat : kCompletions;
@@ -96,7 +96,8 @@ BatchRequest OpenAiBatch::read(const std::string& text, int64_t line_number) con
   return request;
 }
 
-/// Errors that a server would answer become the response.
+/// Makes the request that a line describes. An error that a server would answer becomes the
+/// response.
 void OpenAiBatch::prepare(Json line, BatchRequest& request) const {
   std::string_view route;
   try {

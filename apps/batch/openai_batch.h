@@ -11,16 +11,16 @@
 
 namespace nanovllm {
 
-/// A line of OpenAI's batch files, {"custom_id", "method", "url", "body"}, and what is known of its
-/// answer.
+/// A line of OpenAI's batch files, {"custom_id", "method", "url", "body"}, and the parts of its
+/// answer that have arrived.
 struct BatchRequest {
   Json custom_id;
   std::string request_id;
   server::Generation generation;       ///< for the engine; no requests: the line was refused
-  std::vector<RequestOutput> outputs;  ///< of generation.requests
-  size_t num_left = 0;                 ///< outputs that are not there yet
-  int status = 200;                    ///< of the response; 0: the line is no request
-  std::string body;                    ///< of a response that is an error; or why it is no request
+  std::vector<RequestOutput> outputs;  ///< outputs[i] answers generation.requests[i]
+  size_t num_left = 0;                 ///< outputs that have not arrived yet
+  int status = 200;                    ///< the response's status; 0: the line is no request
+  std::string body;                    ///< the body of an error, or why the line is no request
 
   ResultKey key() const;
 };
@@ -32,16 +32,16 @@ struct BatchRequest {
 /// Source: OpenAI's API reference, "The request input object" and "The request output object".
 class OpenAiBatch {
  public:
-  /// `max_tokens`: of completions that have none.
+  /// `max_tokens` is for completions that have none.
   OpenAiBatch(const server::Serving& serving, std::optional<int64_t> max_tokens)
       : serving_(serving), max_tokens_(max_tokens) {}
 
-  /// Does not throw if the line is wrong. The field model is ignored; responses name the model that
-  /// has answered.
+  /// Reads a line; does not throw if it is wrong. The field model is ignored; responses name the
+  /// model that has answered.
   BatchRequest read(const std::string& line, int64_t line_number) const;
-  /// Keeps an answer of generation.requests[i]. Returns whether all are there.
+  /// Keeps an answer of generation.requests[i]. Returns whether all answers have arrived.
   static bool add(BatchRequest& request, size_t i, RequestOutput output);
-  /// The result line, which ends with a newline, and how the request ended. All answers are there.
+  /// The result line, which ends with a newline. Call it when all answers have arrived.
   static std::string result(BatchRequest& request, int64_t index);
   static Outcome outcome_of(const BatchRequest& request);
 
@@ -52,7 +52,7 @@ class OpenAiBatch {
   std::optional<int64_t> max_tokens_;
 };
 
-/// The form of these lines. Their ids have the index of the request.
+/// The form of the result lines. Their ids have the index of the request.
 extern const ResultFormat kOpenAiResults;
 
 }  // namespace nanovllm

@@ -19,10 +19,10 @@ namespace nanovllm {
 
 namespace {
 
-// What a power failure may take away at most.
+// The most seconds of results that a power failure may take away.
 constexpr double kSecondsBetweenSyncs = 5;
-// A power failure damages what was written in the last half a minute. If more than this follows the
-// first zero byte, something else has damaged the file, and removing it all would lose much.
+// A power failure damages what was written in the last half minute. If more text than this follows
+// the first zero byte, something else has damaged the file, and removing the rest would lose much.
 constexpr int64_t kMostTextAfterZeros = int64_t{64} << 20;
 
 }  // namespace
@@ -57,7 +57,7 @@ void OutputFile::read_held() {
       if (!is_blank(*line)) add_held(*line, number);
       continue;
     }
-    // A line without its end. It is removed only if it is what this program would have written.
+    // A line without its end is removed only if it begins as this program would have written it.
     require(line->starts_with(format_.start) || format_.start.starts_with(*line),
             "{}: line {} is not a result of 'nanovllm generate'; give another --output", path_,
             number);
@@ -121,7 +121,7 @@ void OutputFile::append(std::string_view line) {
     }
     if (errno == EINTR) continue;
     const int error = errno;
-    // If this fails too, the next run removes the half line.
+    // If this fails too, the next run removes the incomplete line.
     if (is_regular_ && ::ftruncate(file_.get(), size_) != 0) errno = error;
     throw std::runtime_error(fmt::format("cannot write to {}: {}", path_, std::strerror(error)));
   }

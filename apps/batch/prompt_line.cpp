@@ -37,7 +37,7 @@ std::string_view meant_field(std::string_view name) {
   return meant;
 }
 
-/// As refuse_unsupported(), with the place in the message.
+/// Calls refuse_unsupported() and adds the place to the message.
 bool refuse(const std::string& name, const Json& value, bool in_body, const std::string& where) {
   try {
     return refuse_unsupported(name, value, in_body);
@@ -81,7 +81,7 @@ bool PromptLine::take(const std::string& name, const Json& object, const std::st
     add_sampling("max_tokens", value, where);
   } else if (name == "max_tokens" && has(object, "max_completion_tokens")) {
     return true;                                          // the older name of max_completion_tokens
-  } else if (name == "logprobs" && value.is_boolean()) {  // of the chat API
+  } else if (name == "logprobs" && value.is_boolean()) {  // the form of the chat API
     const bool with_others = value.get<bool>() && has(object, "top_logprobs");
     if (value.get<bool>())
       add_sampling("logprobs", with_others ? object["top_logprobs"] : Json(0), where);
@@ -130,7 +130,7 @@ void PromptLine::read_body(const Json& line, const std::string& line_name) {
   if (has(line, "method"))
     require(line["method"] == "POST", "{}: method is {}; it must be \"POST\"", line_name,
             printable(line["method"]));
-  // As in the server, what would change the answer is refused, and other fields are ignored.
+  // Like the server, refuse unsupported fields that would change the answer, and ignore others.
   for (const auto& [name, value] : body.items()) {
     if (take(name, body, where) || refuse(name, value, /*in_body=*/true, where)) continue;
     if (const std::string_view meant = meant_field(name); warning.empty() && !meant.empty())
@@ -148,7 +148,7 @@ void PromptLine::read_body(const Json& line, const std::string& line_name) {
       std::ranges::count_if(kPrompts, [&](const auto& name) { return request.contains(name); });
   require(num_prompts == 1, "{}: needs exactly one of messages and prompt", where);
   if (!request.contains("prompt") || !request["prompt"].is_array()) return;
-  // The API also takes a list of prompts, and token ids instead of a text.
+  // OpenAI's API also takes a list of prompts, and token ids instead of a text.
   Json prompt = request["prompt"];
   if (prompt.size() == 1 && !prompt[0].is_number()) prompt = Json(prompt[0]);
   require(prompt.is_string() ||

@@ -9,7 +9,8 @@
 
 namespace nanovllm {
 
-/// What tells a result, or a line of a prompts file, from those of other prompts.
+/// The properties that distinguish a result, or a line of a prompts file, from those of other
+/// prompts.
 struct ResultKey {
   uint64_t prompt = 0;  ///< a hash of the prompt; 0: the line was refused
   uint64_t fields = 0;  ///< a hash of the fields id and custom_id
@@ -20,7 +21,7 @@ ResultKey key_of(const Prompt& prompt);
 
 /// A result that was read from a file.
 struct HeldResult {
-  int64_t index = 0;  ///< of its prompt
+  int64_t index = 0;  ///< index of its prompt
   ResultKey key = {};
   Outcome outcome = Outcome::kAnswered;
 };
@@ -28,10 +29,10 @@ struct HeldResult {
 /// A form of the lines of a file of results.
 struct ResultFormat {
   std::string_view start;                  ///< how each line begins
-  HeldResult (*read)(const Json& result);  ///< throws an exception if it is none of this form
+  HeldResult (*read)(const Json& result);  ///< throws an exception if it has another form
 };
 
-/// Lines of `generate --json` (output_json.h). apps/batch/openai_batch.h has another form.
+/// The form of the lines of `generate --json` (output_json.h). openai_batch.h has another form.
 extern const ResultFormat kPlainResults;
 
 }  // namespace nanovllm

@@ -4,7 +4,7 @@ namespace nanovllm {
 
 namespace {
 
-constexpr size_t kEntryBytes = 100;  // of a node of the map
+constexpr size_t kEntryBytes = 100;  // bytes of a node of the map
 
 }  // namespace
 
@@ -24,7 +24,7 @@ void ResultOrder::flush() {
 
 void ResultOrder::pass_on() {
   const std::string result = std::move(waiting_.begin()->second);
-  waiting_.erase(waiting_.begin());  // first, so that a sink that throws gets it only once
+  waiting_.erase(waiting_.begin());  // before the sink, which may throw and must get it only once
   num_waiting_bytes_ -= kEntryBytes + result.size();
   if (!result.empty()) sink_(result);
 }

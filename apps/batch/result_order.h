@@ -8,8 +8,8 @@
 
 namespace nanovllm {
 
-/// Passes results on in the order of the prompts, each as soon as all earlier ones are there; or,
-/// if `ordered` is false, at once.
+/// Passes results on in the order of the prompts, each as soon as all earlier ones have arrived;
+/// or, if `ordered` is false, at once.
 class ResultOrder {
  public:
   ResultOrder(bool ordered, std::function<void(const std::string&)> sink)
@@ -24,7 +24,7 @@ class ResultOrder {
   size_t num_waiting_bytes() const { return num_waiting_bytes_; }
 
  private:
-  void pass_on();  // the first of waiting_
+  void pass_on();  // passes on the first of waiting_
 
   bool ordered_;
   std::function<void(const std::string&)> sink_;

@@ -22,7 +22,7 @@ void for_each_piece(int file, const std::string& path, Visit visit) {
   std::string piece;
   for (off_t at = 0; at < size;) {
     off_t data = ::lseek(file, at, SEEK_DATA);
-    if (data < 0) data = errno == ENXIO ? size : at;  // a hole to the end, or holes are unknown
+    if (data < 0) data = errno == ENXIO ? size : at;  // a hole up to the end, or holes are unknown
     if (data > at) {
       if (!visit(at, std::string_view("\0", 1))) return;
       at = data;
@@ -63,7 +63,7 @@ Zeros find_zeros(int file, const std::string& path, std::string_view result_star
     last += bytes;
     zeros.has_result = zeros.has_result || last.find(result_start) != last.npos;
     last.erase(0, last.size() - std::min(last.size(), result_start.size() - 1));
-    return zeros.is_text;  // the rest of any other file does not matter
+    return zeros.is_text;  // stops at binary data, since the file is then no file of results
   };
   for_each_piece(file, path, [&](int64_t offset, std::string_view bytes) {
     if (zeros.line >= 0) return visit_damaged(bytes);

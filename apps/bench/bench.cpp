@@ -25,7 +25,7 @@ void require_success(const RequestUpdate& update, uint64_t first) {
 
 int64_t run_all(LLMEngine& engine, const std::vector<Prompt>& prompts, ProgressBar* bar) {
   const EngineStats before = engine.stats();
-  uint64_t first = 0;  // request
+  uint64_t first = 0;  // the id of the first request
   for (size_t i = 0; i < prompts.size(); ++i) {
     const uint64_t id = engine.add_request(prompts[i].token_ids, prompts[i].params);
     if (i == 0) first = id;

@@ -26,7 +26,7 @@ int64_t run_all(LLMEngine& engine, const std::vector<Prompt>& prompts, ProgressB
 /// number `first`.
 void require_success(const RequestUpdate& update, uint64_t first);
 
-/// These add the subcommands of bench.
+// Each of these functions adds a subcommand of bench.
 void add_throughput(Command bench);
 void add_latency(Command bench);
 void add_sampling(Command bench);

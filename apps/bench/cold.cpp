@@ -50,7 +50,7 @@ void check_options(const ColdOptions& options) {
 /// Measures `traffic` and sets `result` if the returned exit status is 0.
 int in_this_process(const ColdOptions& options, Json& result) {
   EngineConfig config = options.config;
-  // Otherwise the later rounds would find the prompts of the first one.
+  // With prefix caching the later rounds would find the prompts of the first one.
   config.enable_prefix_caching = false;
   std::optional<Json> measured = measure_cold(options.model, config, options.traffic);
   if (!measured) return InterruptGuard::exit_status();
@@ -72,7 +72,7 @@ bool read_all(int socket, std::string& text) {
   return false;
 }
 
-/// The same in a new process of this program, which prints its own errors.
+/// Measures `traffic` in a new process of this program, which prints its own errors.
 int in_new_process(const ColdOptions& options, Json& result) {
   std::array<int, 2> ends;
   const bool connected = ::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) == 0;
@@ -115,11 +115,11 @@ int in_new_process(const ColdOptions& options, Json& result) {
   return WEXITSTATUS(status);
 }
 
-/// What the new process does: it sends its result to the one that started it.
+/// Runs in the new process: sends the result to the process that started it.
 int for_parent(const ColdOptions& options) {
   end_with_parent(options.parent, options.parent);
-  // It is in the background of its terminal, where it shows a progress bar, and a terminal may stop
-  // processes in the background that write to it (stty tostop).
+  // This process is in the background of its terminal, where it shows a progress bar, and a
+  // terminal may stop background processes that write to it (stty tostop).
   std::signal(SIGTTOU, SIG_IGN);
   Json result;
   const int status = in_this_process(options, result);
@@ -175,7 +175,7 @@ void add_cold(Command bench) {
       .type_name("N")
       .show_default();
   sub.add_flag("--json", options->json, "Print one JSON array");
-  sub.add_value("--parent", options->parent, "").group("");  // not for users
+  sub.add_value("--parent", options->parent, "").group("");  // hidden from users
   add_engine_options(sub, options->config);
   for (const char* name : {"--logprobs-mode", "--no-enable-prefix-caching"})
     sub.remove_option(name);

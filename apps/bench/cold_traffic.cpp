@@ -22,7 +22,7 @@ namespace {
 constexpr double kSlowStepMs = 50;
 constexpr int64_t kFirstPromptLen = 32;
 
-/// The figures of a round of which the first and the last one are compared.
+/// The figures that are compared between the first and the last round.
 constexpr const char* kCompared[] = {"output_tokens_per_second", "longest_step_ms", "ttft_p50_ms",
                                      "ttft_p99_ms"};
 
@@ -39,14 +39,14 @@ Prompt random_prompt(std::mt19937_64& random, int64_t input_len, int64_t output_
 
 /// The requests of a round.
 struct Requests {
-  int64_t shortest = 0, longest = 0;  // prompt or answer, in tokens
+  int64_t shortest = 0, longest = 0;  // the shortest and longest prompt or answer, in tokens
   std::vector<Prompt> prompts;
   std::vector<double> arrivals;  // seconds after the start of the round, in order
 
   Requests(const ColdTraffic& traffic, const EngineSetup& setup) {
     longest = std::min(traffic.max_len, setup.config.max_model_len / 2);
     shortest = std::min<int64_t>(100, longest);
-    // Arrivals have numbers of their own, so that both traffics have the same requests.
+    // Arrivals have a random generator of their own, so that both traffics have the same requests.
     std::mt19937_64 random(0), random_gaps(2);
     const auto length = [&] {
       return shortest +
@@ -67,7 +67,8 @@ struct Requests {
   }
 };
 
-/// The least of the values that a share of them, at least, does not exceed.
+/// The nearest-rank percentile: the least value that at least this share of the values do not
+/// exceed.
 double nearest_rank(const std::vector<double>& sorted, double share) {
   const auto rank = static_cast<size_t>(std::ceil(share * static_cast<double>(sorted.size())));
   return sorted[rank - 1];
@@ -79,10 +80,10 @@ std::optional<Json> run_round(LLMEngine& engine, const Requests& requests, int64
   constexpr double kLongestSleep = 0.1;  // so that Ctrl-C is noticed
   const size_t n = requests.prompts.size();
   const EngineStats before = engine.stats();
-  std::vector<double> first_token_ms(n, -1);  // after the arrival
+  std::vector<double> first_token_ms(n, -1);  // time from arrival to first token; -1: none yet
   double longest_ms = 0, slow_ms = 0;
   int64_t num_slow = 0, num_tokens = 0;
-  uint64_t first = 0;  // request
+  uint64_t first = 0;  // the id of the first request
   size_t num_added = 0;
   const Clock::time_point start = Clock::now();
   while (num_added < n || !engine.is_finished()) {

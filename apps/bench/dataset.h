@@ -9,7 +9,7 @@
 
 namespace nanovllm {
 
-/// What the commands of bench that run a set of requests have in common.
+/// The options that all commands of bench that run a set of requests share.
 struct DatasetOptions {
   std::string model;
   EngineConfig config;
@@ -19,7 +19,7 @@ struct DatasetOptions {
 
 void add_dataset_options(Command command, DatasetOptions& options);
 
-/// Throws UserError if the file has no prompts, or one that is refused.
+/// Reads the requests. Throws UserError if the file has no prompts, or a prompt that is refused.
 std::vector<Prompt> read_dataset(const DatasetOptions& options, const LLMEngine& engine);
 
 }  // namespace nanovllm

@@ -17,7 +17,7 @@ namespace nanovllm {
 
 namespace {
 
-// The upper limit of max_num_seqs, because the whole batch must run at the same time.
+// The largest batch: the upper limit of max_num_seqs, because the whole batch must run at once.
 constexpr int64_t kMaxBatchSize = 65536;
 
 struct LatencyOptions {
@@ -30,7 +30,8 @@ struct LatencyOptions {
   std::string format = "table";
 };
 
-/// Reads whole numbers that are separated by commas. Returns what is wrong with them.
+/// Reads whole numbers that are separated by commas. Returns what is wrong with them, or an empty
+/// text.
 std::string read_list(const std::string& list, std::vector<int64_t>& numbers) {
   constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
   numbers.clear();
@@ -57,7 +58,7 @@ void check_sizes(const LatencyOptions& options) {
           kMaxBatchSize);
 }
 
-/// Each combination of the sizes.
+/// All combinations of the sizes.
 std::vector<LatencyResult> combinations(const LatencyOptions& options) {
   std::vector<LatencyResult> all;
   for (const int64_t batch_size : options.batch_sizes)
@@ -67,9 +68,9 @@ std::vector<LatencyResult> combinations(const LatencyOptions& options) {
   return all;
 }
 
-/// The sequences of a batch must run at the same time: otherwise the first tokens of some come
-/// after the last ones of others, and the difference of two runs is not the time of the decode
-/// steps.
+/// Checks that the sequences of a batch can run at the same time. If they did not, the first tokens
+/// of some would come after the last tokens of others, and the difference of two runs would not be
+/// the time of the decode steps.
 void check_fit(const LatencyResult& r, const EngineSetup& setup) {
   const EngineConfig& config = setup.config;
   const int64_t longest = config.max_model_len;
@@ -108,7 +109,7 @@ int latency(const LatencyOptions& options) {
         prompt.token_ids.push_back(
             static_cast<int32_t>(random() % static_cast<uint64_t>(setup.model.vocab_size)));
     }
-    // A run finds the blocks of the last one free, whose memory is there already.
+    // The blocks of the previous run become free, so that this run uses memory that exists already.
     engine.reset_prefix_cache();
     const Clock::time_point start = Clock::now();
     return run_all(engine, prompts) < 0 ? -1.0 : seconds_since(start);

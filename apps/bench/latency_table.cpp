@@ -11,7 +11,7 @@ namespace nanovllm {
 
 namespace {
 
-/// Four digits, however large the number is.
+/// The number with four digits, however large it is.
 std::string four_digits(double x) {
   return fmt::format("{:.{}f}", x, x < 10 ? 3 : x < 100 ? 2 : x < 1000 ? 1 : 0);
 }

@@ -6,14 +6,14 @@
 
 namespace nanovllm {
 
-/// The median of several measurements, the least and the most.
+/// The median, the least and the most of several measurements.
 struct Spread {
   double median = 0, least = 0, most = 0;
   static Spread of(std::vector<double> values);
 };
 
-/// What `bench latency` measures of one batch: its size, and the lengths of its prompts and answers
-/// in tokens.
+/// The measurements of `bench latency` for one batch, with the batch's size and the lengths of its
+/// prompts and answers in tokens.
 struct LatencyResult {
   int64_t batch_size = 1, input_len = 0, output_len = 0;
   Spread prefill_s;           ///< until the last sequence has its first token
@@ -21,8 +21,8 @@ struct LatencyResult {
   Spread total_s;
 };
 
-/// Writes results as lines of a format: table (in 80 columns), csv, markdown or json. What comes
-/// before the first line may be empty.
+/// Writes results in a format: table (in 80 columns), csv, markdown or json. latency_header() is
+/// the text before the first line, which may be empty.
 std::string latency_header(const std::string& format);
 std::string latency_line(const std::string& format, const LatencyResult& result);
 

@@ -15,7 +15,7 @@ namespace {
 constexpr size_t kNumRequests = 256;
 constexpr uint32_t kLeastLen = 100, kMostLen = 1024, kMostId = 10000;
 
-/// What random.seed(0) of Python makes of the seed.
+/// The seed sequence that gives the generator the state of Python's random.seed(0).
 /// Source: M. Matsumoto and T. Nishimura, mt19937ar.c, init_by_array() with the key {0}.
 struct SeedOfPython {
   using result_type = uint32_t;

@@ -17,7 +17,7 @@ struct SamplingBenchOptions : DatasetOptions {
   bool json = false;
 };
 
-/// A sampling option, and how request number `i` gets it.
+/// A sampling option, and a function that sets it in request number `i`.
 struct Case {
   const char* name;
   std::function<void(SamplingParams&, size_t i)> apply;
@@ -65,7 +65,7 @@ std::vector<Case> cases(int64_t vocab) {
 struct Result {
   std::string name;
   std::optional<double> rate;  ///< generated tokens per second; none: it cannot run
-  double share = 0;            ///< of the rate of the plain runs before and after it
+  double share = 0;            ///< rate, relative to that of the plain runs before and after it
 };
 
 int sampling(const SamplingBenchOptions& options) {
@@ -83,7 +83,7 @@ int sampling(const SamplingBenchOptions& options) {
     return static_cast<double>(num_tokens) / seconds_since(start);
   };
   const Case plain = {"plain", [](SamplingParams&, size_t) {}};
-  std::optional<double> before = rate(plain);  // a warm-up
+  std::optional<double> before = rate(plain);  // this run is also the warm-up
   std::vector<Result> results;
   size_t num_compared = 0;
   before = rate(plain);

@@ -110,8 +110,8 @@ class Chat {
   void note(const std::string& text) const;
 
   const ChatOptions& options_;
-  bool terminal_;     // stdout is one
-  bool interactive_;  // stdin too
+  bool terminal_;     // whether stdout is a terminal
+  bool interactive_;  // whether stdin is a terminal too
   bool styled_;
   LLMEngine engine_;
   std::shared_ptr<const Tokenizer> tokenizer_;
@@ -253,8 +253,8 @@ void Chat::say(const std::string& text) {
   ask(std::move(messages));
 }
 
-/// Answers the last message. Then the conversation becomes these messages and the answer; without
-/// an answer it stays as it was.
+/// Answers the last of `messages`. Then the conversation becomes these messages and the answer;
+/// without an answer it stays as it was.
 void Chat::ask(Json messages) {
   const InterruptGuard guard;
   Prompt prompt = reader_.from_messages(messages);
@@ -301,14 +301,14 @@ RequestOutput Chat::answer(const Prompt& prompt) {
   return output;
 }
 
-/// What the user can do when the context is full.
+/// A sentence about what the user can do when the context is full.
 std::string Chat::remedy() const {
   const int64_t most = engine_.setup().model.max_position_embeddings;
   return "/reset or /system begins a new conversation" +
          (context() < most ? fmt::format("; --max-model-len {} allows a longer one", most) : "");
 }
 
-/// Says so when little of the context is left.
+/// Prints a note if little of the context is left.
 void Chat::note_context(int64_t num_used) const {
   const int64_t num_left = context() - num_used;
   if (num_left <= 0) note(fmt::format("The context of {} tokens is full: {}", context(), remedy()));

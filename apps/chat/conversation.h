@@ -19,17 +19,17 @@ class Conversation {
   void set_messages(Json messages) { messages_ = std::move(messages); }
 
   /// Writes {"messages": [...]}. An existing file is replaced only if this conversation was loaded
-  /// from it or saved there before. These two throw UserError and leave everything unchanged if
-  /// something is wrong.
+  /// from it or saved there before. save() and load() throw UserError and leave everything
+  /// unchanged if something is wrong.
   void save(const std::string& path);
   void load(const std::string& path);
 
  private:
   Json messages_;
-  std::string file_;  // of the last save() or load()
+  std::string file_;  // the file of the last save() or load()
 };
 
-/// A message.
+/// A message with this role and content.
 Json message_of(const std::string& role, const std::string& content);
 
 }  // namespace nanovllm

@@ -19,9 +19,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Twice as many may be in the file, so that it is not written anew for every text.
+// The most texts in memory. The file may have twice as many, so that it is not rewritten for every
+// text.
 constexpr size_t kMaxEntries = 1000;
-constexpr size_t kMaxEntryBytes = 16 * 1024;  // of an entry that is written to the file
+constexpr size_t kMaxEntryBytes = 16 * 1024;  // the longest text that is written to the file
 constexpr size_t kMaxHistoryBytes = 2 * kMaxEntries * kMaxEntryBytes;
 
 // A line of the file is a text in which a newline is "\n" and a backslash is "\\".
@@ -63,7 +64,7 @@ History::History() {
       at = end + 1;
     }
   } catch (const UserError&) {
-    return;  // not a file, too large, or not this user's
+    return;  // it is no file, too large, or another user's
   }
   path_ = path;
   if (entries_.size() <= 2 * kMaxEntries) return;

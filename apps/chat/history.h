@@ -11,9 +11,9 @@ namespace nanovllm {
 class History {
  public:
   History();
-  /// The latest one is last.
+  /// All texts; the latest one is last.
   const std::vector<std::string>& entries() const { return entries_; }
-  /// Leaves out a text that equals the latest one.
+  /// Adds a text unless it equals the latest one.
   void add(const std::string& text);
 
  private:

@@ -72,13 +72,13 @@ std::optional<std::string> KeyReader::read() {
   if (first == kEscape) {
     const int second = add(kEscapeMilliseconds);
     if (second == 'O') add(kEscapeMilliseconds);
-    // ECMA-48: parameters and intermediate bytes, then one final byte
+    // In ECMA-48 parameters and intermediate bytes follow, then one final byte.
     if (second == '[')
       for (int byte = 0; (byte = add(kEscapeMilliseconds)) >= 0x20 && byte <= 0x3f;) {
       }
     return key;
   }
-  // A character comes in up to four bytes. What is not UTF-8 becomes U+FFFD.
+  // A character has up to four bytes. Bytes that are not UTF-8 become U+FFFD.
   std::string valid;
   while (append_utf8(valid, key, false) == 0 && valid.empty())
     if (add(kEscapeMilliseconds) < 0) break;

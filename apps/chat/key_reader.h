@@ -21,7 +21,7 @@ class KeyReader {
   bool has_more();
 
  private:
-  // The next byte, or one of these.
+  // The values of a byte that could not be read.
   enum Missing { kEnd = -1, kSignal = -2, kTimeout = -3 };
   int next_byte(int timeout_ms);
 

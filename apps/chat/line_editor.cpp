@@ -19,7 +19,7 @@ namespace nanovllm {
 
 namespace {
 
-constexpr std::string_view kPrompt = "> ", kIndent = "  ";  // of the first and of each later line
+constexpr std::string_view kPrompt = "> ", kIndent = "  ";  // begin the first and each later line
 
 /// The columns of a character. A combining character has none: it is drawn over the one before it.
 int columns_of(char32_t c) {
@@ -235,7 +235,8 @@ LineEditor::Place LineEditor::lay_out(std::vector<Row>& rows, int columns) const
   }
 }
 
-/// Replaces what was drawn last. With `whole`, rows that do not fit move out at the top.
+/// Draws the text in place of the last drawing. With `whole`, rows that do not fit move out at the
+/// top.
 void LineEditor::draw(bool whole) {
   winsize size{};
   if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0) size = {};

@@ -8,7 +8,7 @@
 
 namespace nanovllm {
 
-/// What the user has entered: a text, Ctrl-D or the end of the terminal, or Ctrl-C to leave.
+/// The user's input: a text, Ctrl-D or the end of the terminal, or Ctrl-C to leave.
 struct Input {
   enum class Kind { kText, kEnd, kInterrupt };
   Kind kind = Kind::kEnd;
@@ -54,7 +54,7 @@ class LineEditor {
   void down();
   void recall(size_t entry);
 
-  // Positions in text_
+  // These functions take and return positions in text_.
   size_t before(size_t at) const;
   size_t after(size_t at) const;
   size_t word_before(size_t at) const;
@@ -70,8 +70,8 @@ class LineEditor {
   const std::vector<std::string>& history_;
   std::string text_;
   size_t cursor_ = 0;
-  std::string killed_;  // what Ctrl-Y inserts
-  size_t entry_;        // of the history; history_.size(): the new text
+  std::string killed_;  // the text that Ctrl-Y inserts
+  size_t entry_;        // index of the shown entry of the history; its size: the new text
   std::string draft_;   // the new text, while an entry is shown
   bool interrupted_;
   bool done_ = false;

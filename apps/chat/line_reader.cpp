@@ -10,7 +10,7 @@ namespace nanovllm {
 
 LineReader::LineReader(bool interactive) : interactive_(interactive) {
   if (!interactive || !has_escape_sequences()) return;
-  // For wcwidth(). Without that locale it takes the characters of the user's.
+  // wcwidth() needs a UTF-8 locale. Without C.UTF-8 it uses the characters of the user's locale.
   if (std::setlocale(LC_CTYPE, "C.UTF-8") == nullptr) std::setlocale(LC_CTYPE, "");
   editing_.emplace();
 }

@@ -8,12 +8,13 @@
 
 namespace nanovllm {
 
-/// Reads what the user says from stdin: lines, or on a terminal texts that the user can edit, with
-/// a history. Texts are in UTF-8 there, whatever the locale is.
+/// Reads the user's messages from stdin: lines, or on a terminal texts that the user can edit, with
+/// a history. On a terminal texts are in UTF-8, whatever the locale is.
 class LineReader {
  public:
   explicit LineReader(bool interactive);
-  /// `interrupted`: Ctrl-C has just stopped an answer, so that the next one is the second.
+  /// Reads a message. `interrupted` says that Ctrl-C has just stopped an answer, so that the next
+  /// Ctrl-C counts as the second one.
   Input read(bool interrupted);
 
  private:

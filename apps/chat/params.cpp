@@ -56,7 +56,7 @@ std::string describe(const SamplingParams& params, const std::string& name) {
     if (!is_for_chat(field) || !(name.empty() || name == field.name)) return;
     Json value = to_json(params.*member);
     if (value == field.none_means && field.none_means != 0) value = nullptr;
-    // What is in parentheses concerns only the command line. The option of a bool, and so its help,
+    // Text in parentheses concerns only the command line. The option of a bool, and so its help,
     // is about the opposite of the default.
     std::string help = field.help;
     help = help.substr(0, help.find(" ("));
@@ -74,7 +74,7 @@ SamplingParams changed(const SamplingParams& params, const std::string& name,
   Json json = value;
   try {
     json = parse_json(value, name);
-  } catch (const UserError&) {  // a text
+  } catch (const UserError&) {  // not JSON, so it is a text
   }
   return sampling_params_from_json({{name, json}}, params, "/params");
 }

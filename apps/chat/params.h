@@ -7,7 +7,8 @@
 
 namespace nanovllm {
 
-/// Whether the parameter has a meaning in a conversation, which has one answer, shown as text.
+/// Whether the parameter has a meaning in a conversation, in which each message has one answer,
+/// shown as text.
 bool is_for_chat(const FieldInfo& field);
 
 /// A line with its name, value and description for each parameter, or for the one with this name.

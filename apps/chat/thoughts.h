@@ -9,12 +9,12 @@ namespace nanovllm {
 /// the thoughts: one remains before the answer.
 class Thoughts {
  public:
-  /// `begun`: the prompt ends with <think>.
+  /// `begun` says that the prompt ends with <think>.
   explicit Thoughts(bool begun) : thinking_(begun) {}
 
-  /// What to show for the next piece of the text. It keeps back what may be a part of a tag.
+  /// The text to show for the next piece. Characters that may be a part of a tag are held back.
   std::string show(const std::string& piece);
-  /// The rest.
+  /// The text to show at the end, which was held back.
   std::string finish();
 
  private:
@@ -23,7 +23,7 @@ class Thoughts {
   bool thinking_;
   bool at_start_ = true;  // nothing of the current thoughts or answer has been shown yet
   std::string held_;
-  size_t newlines_ = 0;  // at the end of the thoughts so far; not shown yet
+  size_t newlines_ = 0;  // newlines at the end of the thoughts so far, not shown yet
 };
 
 /// The text, dimmed.

@@ -61,7 +61,7 @@ std::string with_usual_name(Command command, std::string word) {
   return word;
 }
 
-/// What a flag says: that `what` is on or off. --no-enable-x and --disable-x say the same.
+/// The meaning of a flag: `what` is on or off. --no-enable-x and --disable-x have the same meaning.
 struct Switch {
   std::string what;
   bool on = true;
@@ -190,7 +190,7 @@ std::vector<std::string> words_for_parser(Command command, std::span<const std::
   }
   dotted.append_to(out);
   out.insert(out.end(), positionals.begin(), positionals.end());
-  // MODEL goes to the front, behind the command, where no list of values can take it.
+  // MODEL moves to the front, behind the command, where no list of values can take it.
   if (!models.empty())
     out.insert(out.begin() + static_cast<ptrdiff_t>(std::min(depth_of(command), out.size())),
                models.begin(), models.end());

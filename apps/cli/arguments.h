@@ -15,7 +15,8 @@ namespace nanovllm {
 /// - "--x.y.z VALUE" becomes --x '{"y": {"z": VALUE}}', where several such words make one object.
 /// - Every flag --x has an opposite, --no-x, and --enable-x is the opposite of --disable-x.
 /// - "--model MODEL" becomes MODEL.
-/// And "--option=" becomes two words, the second one empty: CLI11 would take the next word instead.
+/// Besides, "--option=" becomes two words, the second one empty, because CLI11 would take the next
+/// word as the value.
 std::vector<std::string> words_for_parser(Command command, std::span<const std::string> words);
 
 }  // namespace nanovllm

@@ -26,7 +26,7 @@ std::errc read_all(std::string_view text, Number& number) {
   return stop == end ? error : std::errc::invalid_argument;
 }
 
-/// What a unit such as "K", "MB" or "GiB" stands for; 0 if there is no such unit.
+/// The number of bytes of a unit such as "K", "MB" or "GiB"; 0 if there is no such unit.
 int64_t unit_bytes(std::string unit) {
   std::ranges::transform(unit, unit.begin(), [](unsigned char c) { return std::toupper(c); });
   int64_t bytes = 1;
@@ -38,7 +38,7 @@ int64_t unit_bytes(std::string unit) {
 }
 
 /// Replaces a number with a unit, such as 25.6k or 2K, by its digits. A text of another form stays
-/// as it is. Returns what is wrong.
+/// as it is. Returns what is wrong, or an empty text.
 std::string expand_unit(std::string& text) {
   constexpr std::string_view kUnits = "kmgt", kLargeUnits = "KMGT", kDigits = "0123456789";
   const char unit = text.empty() ? '\0' : text.back();

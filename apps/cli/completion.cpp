@@ -14,11 +14,11 @@ namespace nanovllm {
 
 namespace {
 
-/// Where the last word is: which command it belongs to, and which option's value it is.
+/// The place of the last word: the command that it belongs to, and the option whose value it is.
 struct Place {
   Command command;
   std::optional<Option> option = {};  // none if the word is not the value of an option
-  size_t num_positionals = 0;         // that stand before it
+  size_t num_positionals = 0;         // positional arguments before it
 };
 
 std::optional<Option> find_option(Command command, const std::string& word) {

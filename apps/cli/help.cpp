@@ -162,7 +162,7 @@ std::string explain(Command program, const ParseError& error, std::span<const st
     return fmt::format("'{}' is not an option of {}{}{}", name, full_name(command),
                        did_you_mean(name, names), help);
   };
-  // The parser reads -temperature as -t emperature.
+  // The parser would read -temperature as -t emperature.
   for (const std::string& word : words) {
     const std::string name = word.substr(0, word.find('='));
     if (name.size() > 2 && name.starts_with('-') && std::ranges::count(names, "-" + name))
@@ -177,7 +177,7 @@ std::string explain(Command program, const ParseError& error, std::span<const st
     return fmt::format("{} needs a command: {}{}", full_name(command), fmt::join(commands, ", "),
                        help);
   std::string what = error.what();
-  // "--prompt: 1 required TEXT missing"
+  // This handles messages such as "--prompt: 1 required TEXT missing".
   if (const size_t colon = what.find(": 1 required "); colon != std::string::npos)
     // The parser does not name options that are not in the help; the value of the last word is
     // missing.

@@ -7,9 +7,9 @@
 
 namespace nanovllm {
 
-/// These read the JSON of an option's value. They throw UserError that names the option.
+// These functions read the JSON of an option's value. They throw UserError that names the option.
 
-/// A JSON object.
+/// Reads a JSON object.
 Json object_of(const std::string& text, const std::string& option);
 
 /// The texts of a list option of vLLM: each value is a JSON array of texts, or a single text.

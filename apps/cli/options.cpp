@@ -44,7 +44,7 @@ void add_field(Command command, const FieldInfo& field, T& value, const char* gr
   // Lists, and options that are off unless given, have no default to show.
   if constexpr (!kIsOptional && !kIsList) option.show_default();
 }
-// No field of these kinds has an option.
+// No field of one of these types has an option.
 void add_field(Command, const FieldInfo&, std::map<int32_t, double>&, const char*) {}
 void add_field(Command, const FieldInfo&, std::optional<std::vector<int32_t>>&, const char*) {}
 

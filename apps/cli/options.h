@@ -8,7 +8,8 @@ struct EngineConfig;
 struct GenerationConfig;
 struct SamplingParams;
 
-/// These add an option for each field of `config` or `params` that has one in config.h.
+/// Adds an option for each field of `config` that has one in config.h; add_sampling_options() does
+/// so for `params`.
 void add_engine_options(Command command, EngineConfig& config);
 void add_sampling_options(Command command, SamplingParams& params);
 /// Adds the two options that `config` has.

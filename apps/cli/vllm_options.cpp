@@ -18,7 +18,7 @@ namespace {
 constexpr const char* kHidden = "";  // the group of options that no help shows
 constexpr const char* kDescription = "an option of vLLM";
 
-/// What the user calls the model. The folder of an id is found later.
+/// The names by which the user calls the model. The folder of an id is found later.
 std::vector<std::string> names_of_model(Command command) {
   const std::optional<Option> model = command.find_option("MODEL");
   return model ? model->values() : std::vector<std::string>();

@@ -13,9 +13,9 @@ namespace nanovllm {
 template <class Struct>
 std::vector<std::string> to_arguments(const Struct& values);
 
-/// A message for callers of the library: it names fields instead of options, "max_model_len" for
-/// "--max-model-len". Of an option that turns a field off, "--no-...", it becomes the field's name
-/// and `off`.
+/// A message for callers of the library, with the names of fields instead of options:
+/// "max_model_len" for "--max-model-len". An option that turns a field off, "--no-...", becomes the
+/// field's name and `off`.
 std::string with_field_names(std::string message, std::string_view off = "=false");
 
 }  // namespace nanovllm

@@ -32,8 +32,8 @@ void check(bool condition, detail::LocatedFormat<std::type_identity_t<Args>...> 
                                      fmt::format(format.text, std::forward<Args>(args)...)));
 }
 
-/// Checks what the caller or the user is responsible for. Throws UserError with the formatted
-/// message if `condition` is false.
+/// Checks a condition for which the caller or the user is responsible. Throws UserError with the
+/// formatted message if `condition` is false.
 template <class... Args>
 void require(bool condition, fmt::format_string<std::type_identity_t<Args>...> format,
              Args&&... args) {

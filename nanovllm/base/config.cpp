@@ -25,7 +25,7 @@ std::string Allowed::range(double x) const {
 
 namespace {
 
-// One check for each type that a field may have.
+// There is one check for each type that a field may have.
 
 template <class Number>
 void check_number(const FieldInfo& field, Number value) {

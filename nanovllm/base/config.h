@@ -18,30 +18,30 @@ struct __attribute__((visibility("default"))) EngineConfig {
   std::string dtype = "auto";        ///< auto (the checkpoint's, but bfloat16 for float32),
                                      ///< bfloat16, float16 (half), float32 (float)
   std::string load_format = "auto";  ///< auto (safetensors) or dummy (random weights)
-  std::string revision = {};         ///< of a model on the hub: a branch, a tag or a commit
-  std::string download_dir = {};     ///< the cache of models; empty: as the environment says
-  /// auto (the checkpoint's), or fp8 or int8: made at load. The name of the checkpoint's method
+  std::string revision = {};         ///< a branch, tag or commit of a model on the hub
+  std::string download_dir = {};     ///< the cache of models; empty: that of the environment
+  /// auto (the checkpoint's), or fp8 or int8: quantize at load. The name of the checkpoint's method
   /// means auto: fp8, awq, awq_marlin, gptq, gptq_marlin or compressed-tensors.
   std::string quantization = "auto";
   /// JSON that replaces rope_scaling (rope_parameters) of the model's config.json: with yarn the
-  /// context may be longer than the model's own. Empty: as config.json says.
+  /// context may be longer than the model's own. Empty: use that of config.json.
   std::string rope_scaling = {};
-  /// JSON {"rope_scaling": {...}} or {"rope_parameters": {...}}: the same in vLLM's spelling. It
-  /// may also have max_position_embeddings, the model's own context.
+  /// JSON {"rope_scaling": {...}} or {"rope_parameters": {...}}: vLLM's spelling of rope_scaling.
+  /// It may also have max_position_embeddings, the model's own context.
   std::string hf_overrides = {};
   bool local_files_only = false;       ///< never download a model
   int64_t max_model_len = 0;           ///< most tokens of a prompt and its answer together
   int64_t max_num_seqs = 512;          ///< most sequences that run at the same time
   int64_t max_num_batched_tokens = 0;  ///< most tokens computed in one step
-  /// What max_num_batched_tokens is if it is 0. These two fields are not options and have no
-  /// description. Larger steps are not more efficient on a CPU, and every running answer waits for
-  /// the whole step.
+  /// The values that replace a max_num_batched_tokens of 0. These two fields are not options and
+  /// have no description. Larger steps are not more efficient on a CPU, and every running answer
+  /// waits for the whole step.
   int64_t cpu_batched_tokens = 2048, cuda_batched_tokens = 16384;
   double gpu_memory_utilization = 0.9;  ///< share of a GPU's memory that may be in use, that of
                                         ///< other programs included (unlike in vLLM)
-  int64_t kv_cache_memory_bytes = 0;    ///< of each rank
-  std::string kv_cache_dtype = "auto";  ///< auto (that of dtype) or fp8: e4m3, each key and value
-                                        ///< of a head with a float32 scale
+  int64_t kv_cache_memory_bytes = 0;    ///< bytes of the KV cache of each rank
+  std::string kv_cache_dtype = "auto";  ///< auto (that of dtype), or fp8: e4m3 with a float32 scale
+                                        ///< for each key and value of a head
   int64_t block_size = 64;              ///< tokens in a block of the KV cache, a multiple of 16
   int64_t num_gpu_blocks_override = 0;  ///< blocks of the KV cache, on the CPU too
   bool enforce_eager = false;           ///< without CUDA graphs
@@ -49,8 +49,8 @@ struct __attribute__((visibility("default"))) EngineConfig {
   bool async_scheduling = true;      ///< schedule one step ahead of the device
   int64_t tensor_parallel_size = 1;  ///< ranks that share the model, one for each GPU
   double step_timeout = 60;          ///< seconds without progress after which a step counts as hung
-  int64_t threads = 0;  ///< of the CPU backend, in all ranks together; 0: one for each core that
-                        ///< this process may use
+  int64_t threads = 0;  ///< threads of the CPU backend, in all ranks together; 0: one for each core
+                        ///< that this process may use
   /// The seed of requests that have none; random if it is not given.
   std::optional<uint64_t> seed = std::nullopt;
   /// Log-probabilities of generated tokens: raw_logprobs (of the model's logits) or
@@ -98,7 +98,7 @@ struct __attribute__((visibility("default"))) SamplingParams {
   std::vector<std::string> stop = {};  ///< texts that end the answer; they are not part of it
   std::vector<int32_t> stop_token_ids = {};
   double presence_penalty = 0.0;  ///< subtracted from the logits of tokens that occur in the answer
-  double frequency_penalty = 0.0;   ///< the same, multiplied by how often they occur
+  double frequency_penalty = 0.0;   ///< subtracted for each time that a token occurs in the answer
   double repetition_penalty = 1.0;  ///< divides the positive logits of tokens that occur in prompt
                                     ///< or answer, multiplies the negative ones; 1e-6 to 1e6
   std::map<int32_t, double> logit_bias = {};  ///< added to the logit of each token id, -100 to 100
@@ -106,10 +106,10 @@ struct __attribute__((visibility("default"))) SamplingParams {
   std::vector<std::string> bad_words =
       {};  ///< the last token of each is not drawn after the others
   std::optional<int64_t> logprobs = std::nullopt;  ///< best alternatives of each token, 0 to 20
-  std::optional<int64_t> prompt_logprobs = std::nullopt;  ///< the same for each prompt token
+  std::optional<int64_t> prompt_logprobs = std::nullopt;  ///< best alternatives of prompt tokens
   int64_t n = 1;                                          ///< answers to the same prompt, 1 to 128
-  /// The same seed gives the same noise. Whether it gives the same tokens in any batch depends on
-  /// device and dtype: docs/architecture.md, "Numbers".
+  /// Equal seeds give equal noise. Whether they give equal tokens in any batch depends on device
+  /// and dtype (docs/architecture.md, "Numbers").
   std::optional<uint64_t> seed = std::nullopt;
   bool skip_special_tokens = true;  ///< leave special tokens out of the text
   bool detokenize = true;           ///< false: the text stays empty

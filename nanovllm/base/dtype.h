@@ -9,7 +9,7 @@ namespace nanovllm {
 
 enum class DType : uint8_t { kF32, kBF16, kF16, kI64, kI32, kE4M3 };
 
-/// Bytes of one element.
+/// The bytes of one element.
 constexpr size_t dtype_size(DType dtype) {
   switch (dtype) {
     case DType::kI64:
@@ -54,7 +54,7 @@ float f16_to_f32(uint16_t x);
 uint16_t f32_to_f16(float f);
 
 /// 8-bit floats with 4 bits of exponent and 3 of mantissa, without infinities; the largest is 448.
-/// f32_to_e4m3 rounds to nearest, ties to even, and what is larger becomes 448. Source:
+/// f32_to_e4m3 rounds to nearest, ties to even, and larger numbers become 448. Source:
 /// Micikevicius et al., "FP8 Formats for Deep Learning", 2022.
 float e4m3_to_f32(uint8_t x);
 inline uint8_t f32_to_e4m3(float f) {

@@ -23,7 +23,7 @@ class __attribute__((visibility("default"))) PromptTooLong : public UserError {
   using UserError::UserError;
 };
 
-/// Ends work whose result nobody waits for any more.
+/// Ends work whose result is no longer needed.
 class __attribute__((visibility("default"))) Cancelled : public std::exception {
  public:
   const char* what() const noexcept override { return "cancelled"; }

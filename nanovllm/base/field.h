@@ -17,7 +17,7 @@ struct Allowed {
   bool excludes_least = false;
   int64_t multiple_of = 1;
   std::array<const char*, 4> choices = {};  ///< empty: any text
-  /// Choices that scripts for vLLM may give, and that no help and no message offers.
+  /// Further choices that scripts for vLLM may give. No help and no message offers them.
   std::array<const char*, 7> other_choices = {};
 
   /// The allowed numbers, for a message about the wrong number x: "from 1 to 128".
@@ -39,12 +39,12 @@ constexpr Allowed one_of(Texts... choices) {
 /// arguments of worker processes are loops over these descriptions (for_each_field() in config.h),
 /// so none of them can omit a field that is described.
 struct FieldInfo {
-  const char* name;  ///< in C++, JSON and Python
+  const char* name;  ///< the name in C++, JSON and Python
   /// The option "--flag VALUE" or "-f,--flag VALUE" of the command line; empty if the field cannot
   /// be set there. The option of a bool has no value; it sets the opposite of the default. A field
   /// with choices has them as its VALUE.
   std::string_view option = {};
-  const char* help = "";  ///< what is in parentheses concerns only the command line
+  const char* help = "";  ///< text in parentheses concerns only the command line
   Allowed allowed = {};
   /// The name of the field in a checkpoint's generation_config.json, whose value is then the
   /// default in a conversation; null if it has no name there.

@@ -74,13 +74,13 @@ class Json {
   Json& operator=(Json other) noexcept;
   ~Json();
 
-  /// parse_json() for a text that is known to be right.
+  /// parse_json() for a text that is known to be valid.
   static Json parse(std::string_view text);
   static Json array(std::initializer_list<JsonItem> items = {});
   static Json object(std::initializer_list<JsonItem> items = {});
 
   Type type() const { return type_; }
-  /// The word for messages: "null", "boolean", "number", "object", "array", "string".
+  /// The type's name for messages: "null", "boolean", "number", "object", "array", "string".
   const char* type_name() const;
   bool is_null() const { return type_ == Type::kNull; }
   bool is_boolean() const { return type_ == Type::kBoolean; }
@@ -117,9 +117,9 @@ class Json {
   /// The members, as pairs of key and value; none for null.
   Object& items();
   const Object& items() const;
-  /// Adds the key if it is absent. Null becomes an object.
+  /// The value of the key, which is added if it is absent. Null becomes an object.
   Json& operator[](std::string_view key);
-  /// Null if the key is absent.
+  /// The value of the key; null if it is absent.
   const Json& operator[](std::string_view key) const;
   Json& at(std::string_view key);
   const Json& at(std::string_view key) const;
@@ -137,7 +137,7 @@ class Json {
   bool emplace(std::string_view key, Json value);
   /// Sets the members of another object.
   void update(const Json& other);
-  /// How many members were removed: 0 or 1.
+  /// Removes the key. Returns how many members were removed, 0 or 1.
   size_t erase(std::string_view key);
 
   // -- Arrays. Null becomes one when an element is added.
@@ -300,22 +300,22 @@ T Json::number() const {
 Json parse_json(std::string_view text, const std::string& where,
                 size_t max_bytes = std::numeric_limits<size_t>::max());
 
-/// JSON with more keys than parse_json() reads: the header of a file of weights, for example. The
-/// members of its objects are sorted by their keys. Throws UserError, also if an object has the
-/// same key twice (one of the two values would be hidden), for more than 8 levels of nesting, for a
-/// key of more than 4096 bytes, and for more than `max_values` keys and values in total
+/// Parses JSON with more keys than parse_json() reads, for example the header of a file of weights.
+/// The members of objects are sorted by their keys. Throws UserError, also if an object has a key
+/// twice (one of the two values would be hidden), for more than 8 levels of nesting, for a key of
+/// more than 4096 bytes, and for more than `max_values` keys and values in total
 /// (progress.bounded-work).
 Json parse_sorted_json(std::string_view text, const std::string& where, size_t max_values);
 
 /// A value from a file for a message: printable, in one line, and shortened if it is long.
 std::string printable(const Json& value);
 
-/// The number that clients mean: of a text such as "5" or "0.7", and of 5.0 the whole number. What
-/// is not a number stays as it is.
+/// The number that a client means by a value: texts such as "5" or "0.7" become numbers, and 5.0
+/// becomes a whole number. Other values stay as they are.
 Json as_number(const Json& value);
 
 /// The JSON text without a newline at its end: in one line, or, if `indent` is not negative, with a
-/// line for each value, indented by so many spaces for each level. Bytes that are not valid UTF-8
+/// line for each value, indented by that many spaces for each level. Bytes that are not valid UTF-8
 /// become U+FFFD.
 std::string dump_json(const Json& json, int indent = -1);
 

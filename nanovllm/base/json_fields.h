@@ -73,7 +73,7 @@ class JsonFields {
   }
 
   Json object_;
-  std::string prefix_;  // "FILE: ", and the names of the objects around it, as in "rope_scaling."
+  std::string prefix_;  // "FILE: ", then the names of the objects around, such as "rope_scaling."
 };
 
 }  // namespace nanovllm

@@ -22,7 +22,7 @@ struct Logprob {
 /// tokens. Empty for the first token of a prompt.
 using TokenLogprobs = std::vector<Logprob>;
 
-/// What ended an answer: a token id from stop_token_ids, or a text from stop.
+/// The reason why an answer stopped: a token id from stop_token_ids, or a text from stop.
 using StopReason = std::variant<int32_t, std::string>;
 
 /// One answer to a prompt.
@@ -35,7 +35,7 @@ struct CompletionOutput {
   std::vector<TokenLogprobs> logprobs;
   /// The sum of the sampled tokens' log-probabilities; only with SamplingParams::logprobs.
   std::optional<double> cumulative_logprob;
-  std::string error;  ///< why, if finish_reason is error
+  std::string error;  ///< the reason, if finish_reason is error
   /// Whether the request's own parameters (allowed_token_ids, bad_words, min_tokens) caused the
   /// error.
   bool is_request_at_fault = false;
@@ -50,7 +50,7 @@ struct RequestOutput : CompletionOutput {
   std::vector<CompletionOutput> outputs;  ///< all n choices, the first one included
   double arrival_time = 0;                ///< seconds on the steady clock
   double scheduled_time = 0;              ///< when its first step was scheduled; 0: never
-  double first_token_time = 0;            ///< of any choice; 0: none
+  double first_token_time = 0;            ///< when the first choice had a token; 0: never
   double finish_time = 0;
 
   /// Whether any choice ended with an error.
@@ -60,21 +60,22 @@ struct RequestOutput : CompletionOutput {
   }
 };
 
-/// What one step added to an answer. The updates of one answer are in order.
+/// The tokens and the text that one step added to an answer. The updates of one answer are in
+/// order.
 struct RequestUpdate {
   uint64_t request_id = 0;
   int32_t choice = 0;
   double time = 0;                 ///< when the step's output was read, on the steady clock
   std::vector<int32_t> token_ids;  ///< the new tokens
   std::string text;                ///< the new text; empty while a character is incomplete
-  TokenLogprobs logprobs;          ///< of the new token, if they were asked for
-  std::string finish_reason;       ///< as in CompletionOutput, if the answer has ended
+  TokenLogprobs logprobs;          ///< those of the new token, if they were asked for
+  std::string finish_reason;       ///< see CompletionOutput; empty unless the answer has ended
   std::optional<StopReason> stop_reason;
-  /// The whole result, once all answers of the request have ended. A pointer, because updates that
-  /// wait for a slow reader are many, and only one of a request has it.
+  /// The whole result, once all answers of the request have ended. It is a pointer, because many
+  /// updates may wait for a slow reader, and only the last one of a request has a result.
   std::unique_ptr<RequestOutput> finished;
 
-  /// Starts anew for another answer, and keeps the memory.
+  /// Clears the update for another answer, and keeps the memory.
   void begin(uint64_t id, int32_t its_choice, double now) {
     request_id = id;
     choice = its_choice;
@@ -91,11 +92,11 @@ struct RequestUpdate {
 /// Counts since the engine was started.
 struct SchedulerStats {
   int64_t steps = 0, prefill_tokens = 0, decode_tokens = 0, preemptions = 0;
-  int64_t generated_tokens = 0;                 ///< drawn, and not dropped after an end
+  int64_t generated_tokens = 0;                 ///< tokens drawn, except those after an end
   int64_t prefix_queries = 0, prefix_hits = 0;  ///< prompt tokens looked up, tokens found
 
-  /// Steps by their number of tokens: entry i counts those with at most kStepSizes[i] tokens and
-  /// more than kStepSizes[i - 1]; the last entry counts those with more.
+  /// Steps by their number of tokens: entry i counts steps with at most kStepSizes[i] tokens and
+  /// more than kStepSizes[i - 1]; the last entry counts steps with more than all of these.
   static constexpr std::array<int64_t, 13> kStepSizes = {1,   8,    16,   32,   64,   128,  256,
                                                          512, 1024, 2048, 4096, 8192, 16384};
   std::array<int64_t, kStepSizes.size() + 1> steps_of_size = {};
@@ -117,9 +118,9 @@ struct BlockStats {
 /// The state after the latest step, and counts since the engine was started.
 struct EngineStats : SchedulerStats, BlockStats {
   int64_t num_running = 0, num_waiting = 0;     ///< sequences
-  int64_t num_blocks = 0, num_free_blocks = 0;  ///< of the KV cache
+  int64_t num_blocks = 0, num_free_blocks = 0;  ///< blocks of the KV cache
   double host_seconds = 0;  ///< in step(), except for waiting: scheduling, building, postprocessing
-  double device_seconds = 0;  ///< in which a step was computed
+  double device_seconds = 0;  ///< time in which a step was being computed
 };
 
 }  // namespace nanovllm

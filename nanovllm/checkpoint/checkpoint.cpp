@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The format's name of the type.
+/// The name of the type in the safetensors format.
 const char* safetensors_name(DType dtype) {
   switch (dtype) {
     case DType::kF32:
@@ -99,7 +99,7 @@ void Checkpoint::add_shards(const std::string& index_path) {
   }
   for (const std::string& shard : shards) {
     const std::string path = fmt::format("{}/{}", folder_, shard);
-    std::error_code too_long;  // such a name counts as missing
+    std::error_code too_long;  // ignored: a file whose name is too long counts as missing
     require(fs::exists(path, too_long), "{}: shard {} is missing; is the download complete?",
             index_path, printable(shard));
     add_file(path);

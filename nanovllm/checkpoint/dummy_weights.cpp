@@ -9,7 +9,7 @@ namespace nanovllm {
 
 namespace {
 
-// A prime number, so that no two rows of a matrix with up to 2^20 rows are equal.
+// The size is a prime number, so that no two rows of a matrix with up to 2^20 rows are equal.
 constexpr size_t kTableSize = (1 << 20) + 7;
 
 // Source: Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", 2014.
@@ -77,7 +77,8 @@ class DummyWeights : public TensorSource {
     words_ = make_bytes([](size_t i) { return 112 + splitmix64(i) % 32; });
   }
 
-  /// Has what the module's dialect needs to be recognized, and nothing that it may leave out.
+  /// Whether the tensor is one by which a module's dialect recognizes quantized weights. Tensors
+  /// that a dialect may leave out do not exist.
   bool has(const std::string& name) const override {
     const size_t dot = std::min(name.rfind('.'), name.size());
     constexpr std::array kRequired = {".qweight", ".weight_packed", ".weight_scale",
@@ -106,7 +107,7 @@ class DummyWeights : public TensorSource {
                     static_cast<char*>(to), static_cast<size_t>(count) * size);
     };
     const int64_t num_columns = shape.size() == 1 ? 1 : shape[1];
-    // All columns are in the first group, because random numbers would be no groups.
+    // All columns are in the first group, because random numbers would not be valid groups.
     if (name.ends_with("g_idx"))
       return {dtype, shape[0], num_columns,
               [size = dtype_size(dtype)](int64_t, int64_t count, void* to) {

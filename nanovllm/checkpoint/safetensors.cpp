@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kLengthBytes = 8;
 constexpr size_t kMaxHeaderBytes = 100'000'000;  // the reference implementation's limit
-constexpr size_t kMaxRank = 64;                  // NumPy's
+constexpr size_t kMaxRank = 64;                  // NumPy's limit
 constexpr size_t kMaxHeaderValues = 12 * kMaxTensors;
 
 /// Bytes of one element; 0 if the format has no such dtype.
@@ -27,7 +27,7 @@ size_t element_bytes(std::string_view dtype) {
   return 0;
 }
 
-/// The list of sizes `object[key]`, or none if it is not such a list. `where` names the tensor.
+/// The list of sizes `object[key]`, or none if it is not a list of sizes. `where` names the tensor.
 std::optional<std::vector<int64_t>> find_sizes(const Json& object, const char* key,
                                                const std::string& where) {
   const auto list = object.find(key);

@@ -2,8 +2,9 @@
 
 namespace nanovllm {
 
-/// OLMo 2: its norms are those of what attention and MLP add to the residual, instead of what they
-/// read, and those of q and k are over all heads. Source: OLMo team, "2 OLMo 2 Furious", 2025.
+/// OLMo 2. Its norms apply to the output of attention and MLP, which is added to the residual,
+/// instead of their input, and the norms of q and k are over all heads. Source: OLMo team, "2 OLMo
+/// 2 Furious", 2025.
 ModelSpec read_olmo2(const ModelFiles& files) {
   ModelSpec spec = read_decoder(files, {.max_position_embeddings = 2048, .rms_norm_eps = 1e-5});
   for (LayerSpec& layer : spec.layers) {

@@ -27,7 +27,7 @@ ModelSpec read_qwen3_moe(const ModelFiles& files) {
   ModelSpec spec = read_decoder(files, {.num_kv_heads = 4});
   add_head_norms(spec);
 
-  // transformers 5 has the second name, for all architectures.
+  // transformers 5 uses the second name, for all architectures.
   const char* key = config.find("num_experts") != nullptr ? "num_experts" : "num_local_experts";
   MlpSpec experts;
   experts.num_experts = config.integer(key, kMaxExperts, 128);

@@ -85,7 +85,8 @@ ModelSpec read_decoder(const ModelFiles& files, const Defaults& defaults) {
   spec.initializer_range = static_cast<float>(config.positive("initializer_range", 0.02));
   spec.tie_word_embeddings = config.boolean("tie_word_embeddings", defaults.tie_word_embeddings);
   spec.dtype = read_dtype(config);
-  // The GPU's kernels for the embedding and for drawing from the logits read floats.
+  // Embedding and head stay floats, because the GPU's kernels for the embedding and for drawing
+  // from the logits read floats.
   spec.quantization = parse_quantization(config, files.options.quantization,
                                          files.options.device == "cpu", files.quantization);
   const RopeConfig rope = read_rope(files, defaults.rope_theta, spec.max_position_embeddings);

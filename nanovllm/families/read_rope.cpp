@@ -9,7 +9,7 @@ namespace nanovllm {
 
 namespace {
 
-/// What options put in place of values of config.json.
+/// The values with which options replace those of config.json.
 struct Overrides {
   std::optional<JsonFields> rope;
   std::optional<int64_t> max_position_embeddings;
@@ -38,7 +38,7 @@ Overrides overrides_of(const EngineConfig& options) {
   return result;
 }
 
-/// Whether one of the keys is there that only a scaled embedding has.
+/// Whether `rope` has a key that only a scaled embedding has.
 bool has_scaling_key(const JsonFields& rope) {
   constexpr std::array kKeys = {"factor",           "original_max_position_embeddings",
                                 "low_freq_factor",  "high_freq_factor",
@@ -101,7 +101,7 @@ RopeConfig read_rope(const ModelFiles& files, double default_theta,
     if (scaling->find(layers) != nullptr)
       scaling->refuse(layers, "all layers must have the same rotary embedding");
   const char* type_key = scaling->find("rope_type") != nullptr ? "rope_type" : "type";
-  // Without a type the other keys would have no effect, although somebody wrote them.
+  // Without a type the other keys would silently have no effect.
   require(scaling->find(type_key) != nullptr || !(given || has_scaling_key(*scaling)),
           "{}rope_type is missing; it must be default, linear, llama3 or yarn", scaling->prefix());
   const std::string type = scaling->text(type_key, "default");

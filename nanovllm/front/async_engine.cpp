@@ -29,7 +29,7 @@ struct AsyncEngine::Turn {
   bool saw_a_step() const { return engine.num_steps_ > first_step; }
 
   AsyncEngine& engine;
-  const Inbox* const inbox;   // its updates end the call; null for run(), which awaits none
+  const Inbox* const inbox;   // updates for it end the call; null for run(), which awaits none
   const uint64_t first_step;  // the number of steps that had ended when the call began
   std::condition_variable changed;
 };
@@ -107,7 +107,7 @@ void AsyncEngine::reset_prefix_cache() {
 
 void AsyncEngine::queue(Commands commands) {
   queue_.splice(queue_.end(), commands);
-  if (!turns_.empty()) turns_.front()->changed.notify_one();  // run() may be asleep
+  if (!turns_.empty()) turns_.front()->changed.notify_one();  // wakes run()
 }
 
 std::vector<RequestUpdate> AsyncEngine::wait(Inbox& inbox, double seconds) {
@@ -140,8 +140,8 @@ void AsyncEngine::run() {
   }
 }
 
-/// Applies the queue if there is no call that will step. A wait() that begins meanwhile steps only
-/// when this is done.
+/// Applies the queue if no call will step. A wait() that begins meanwhile steps only when this is
+/// done.
 void AsyncEngine::apply_if_idle(std::unique_lock<std::mutex>& locked) {
   while (turns_.empty() && !queue_.empty() && dead_.empty()) {
     const Turn turn(*this);

@@ -43,8 +43,8 @@ class Inbox {
 /// engine for all callers (`threads.turns`) until its own answer is complete; then the next one
 /// takes over. Each update goes to the inbox of its request, whichever thread steps. Submissions
 /// and cancellations are queued and applied between two steps (`threads.queue`), so only wait(),
-/// run() and exit() can take as long as a step. While no call is there that steps, a cancellation
-/// is applied at once, so that the request frees its slot and its blocks. Its last update comes
+/// run() and exit() can take as long as a step. While no call steps, a cancellation is applied at
+/// once, so that the request frees its slot and its blocks. The last update of the request comes
 /// with the next step.
 ///
 /// After exit() and after a step that failed, submit(), cancel(), reset_prefix_cache(),
@@ -56,14 +56,14 @@ class AsyncEngine {
   explicit AsyncEngine(std::unique_ptr<LLMEngine> engine);
   ~AsyncEngine();
 
-  /// Makes the requests for submit(). Every mistake in a request is found there, on the caller's
-  /// thread.
+  /// The factory that makes the requests for submit(). It finds every mistake in a request, on the
+  /// caller's thread.
   const RequestFactory& requests() const { return *factory_; }
   /// Queues a request, whose updates go to `inbox`; returns its number.
   uint64_t submit(const std::shared_ptr<Inbox>& inbox, NewRequest request);
-  /// Queues the end of a request. Its last update has the tokens so far and the finish_reason
-  /// "abort", unless the request ended by itself first. Returns false if it has already ended or
-  /// been cancelled.
+  /// Queues the cancellation of a request. The last update of the request has the tokens so far and
+  /// the finish_reason "abort", unless it ended by itself first. Returns false if it has already
+  /// ended or been cancelled.
   bool cancel(uint64_t request_id);
   /// Ends the inbox's requests; no more updates arrive for them. Does not throw.
   void cancel_all(Inbox& inbox);

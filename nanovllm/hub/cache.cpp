@@ -33,7 +33,7 @@ void create_folder(const fs::path& folder) {
 }
 
 bool is_link(const fs::path& path) {
-  std::error_code ignored;  // what cannot be read is none
+  std::error_code ignored;  // a path that cannot be read counts as no link
   return fs::is_symlink(path, ignored);
 }
 
@@ -139,7 +139,7 @@ void CachedModel::link(const std::string& commit, const RemoteFile& file) const 
   if (path_of(commit, file) == path.string()) return;  // a disk without links
   create_own_folder(folder_, path.parent_path());
   const fs::path target = fs::path(blob(file)).lexically_relative(path.parent_path());
-  std::error_code none;  // there is no link yet
+  std::error_code none;  // ignored: there may be no link yet
   if (fs::read_symlink(path, none) == target) return;
   // Another process may make the same link at the same time, so it is replaced in one step. The
   // name is random, because processes of two containers may have the same id.
@@ -168,7 +168,7 @@ void CachedModel::remove_leftovers(const std::vector<RemoteFile>& files) const {
     const auto file = std::ranges::find(files, digits, &RemoteFile::digits);
     if (file == files.end() || !has_blob(*file)) return;
     const FileDescriptor lock = open_lock_file(locks_ + "/" + digits + ".lock");
-    // Nobody needs to hear that a file in a cache of somebody else's cannot be removed.
+    // An error is ignored, because a file in another user's cache may not be removable.
     if (lock.get() >= 0 && ::flock(lock.get(), LOCK_EX | LOCK_NB) == 0)
       ::unlink(entry.path().c_str());
   });
@@ -248,9 +248,9 @@ void remove_model(const std::string& cache_folder, const std::string& id) {
     fs::remove_all(path, error);
     require(!error, "{}: {}", path.string(), error.message());
   };
-  // The links first: a snapshot is never left without some of its blobs.
+  // Links are removed first, so that no snapshot is ever left without some of its blobs.
   for (const char* part : {"refs", "snapshots", "blobs"}) remove(folder / part);
-  // The folder may be a link to another disk. Files of others that are there are kept.
+  // The folder may be a link to another disk. Other files in that folder are kept.
   if (is_link(folder)) fs::remove(fs::canonical(folder, error), error);
   remove(folder);
   remove(locks);
@@ -258,7 +258,7 @@ void remove_model(const std::string& cache_folder, const std::string& id) {
 
 void mark_used(const std::string& snapshot) {
   const timespec times[] = {{0, UTIME_NOW}, {0, UTIME_OMIT}};
-  // A cache that others own cannot be marked, which does not matter.
+  // In a cache that others own this may fail, which does not matter.
   (void)!::utimensat(AT_FDCWD, (snapshot + "/config.json").c_str(), times, 0);
 }
 

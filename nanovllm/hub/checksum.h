@@ -16,8 +16,8 @@ namespace nanovllm::hub {
 /// as git does, by the SHA-1 of "blob SIZE", a zero byte and the contents.
 enum class ChecksumKind { kSha256, kGitBlob };
 
-/// Which of the two the digits are; nothing if they are neither, such as the ETag of another
-/// server.
+/// The kind of checksum that the digits are; nothing if they are neither, such as the ETag of
+/// another server.
 std::optional<ChecksumKind> checksum_kind(std::string_view digits);
 
 /// The checksum of a file of `size` bytes that comes in pieces.

@@ -38,7 +38,7 @@ std::string find_model(const std::string& model, const FindOptions& options) {
           "model is empty; it must be a checkpoint folder or the id of a model, ORG/NAME");
   std::optional<ModelId> id = parse_model_id(model);
   if (!id || path_exists(model)) {
-    // vLLM's scripts name the usual branch for folders, too.
+    // "main" is accepted for a folder, because vLLM's scripts name it there too.
     require(options.revision.empty() || options.revision == "main",
             "{} is not an id of the hub, so it has no --revision '{}'", model, options.revision);
     return model;

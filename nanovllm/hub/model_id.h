@@ -10,7 +10,7 @@ namespace nanovllm::hub {
 struct ModelId {
   std::string name;               ///< "Qwen/Qwen3-0.6B"
   std::string revision = "main";  ///< a branch, a tag or a commit
-  /// The id that users write: without "@main".
+  /// The id as users write it, without "@main".
   std::string text() const;
 };
 
@@ -19,7 +19,7 @@ std::optional<ModelId> parse_model_id(std::string_view model);
 
 /// The name of the model's folder in the cache: "models--Qwen--Qwen3-0.6B".
 std::string folder_name(std::string_view id);
-/// The opposite; empty if the folder is not one of a model.
+/// The id for a name of folder_name(); empty if the folder is not that of a model.
 std::string id_of_folder_name(std::string_view folder);
 
 /// Whether `text` is a commit: 40 hexadecimal digits in lower case.

@@ -13,12 +13,13 @@ namespace nanovllm::hub {
 
 namespace {
 
-// Limits for what a hub may say, far above what any published model has (progress.bounded-work).
+// Limits for the answers of a hub, far above the numbers of any published model
+// (progress.bounded-work).
 constexpr size_t kMaxFiles = 200'000, kMaxShards = 10'000, kMaxIndexValues = 4'000'000;
 constexpr uint64_t kMaxWeightBytes = uint64_t{1} << 42;
 
-/// Tokenizers have files that only transformers reads. They are small, and with them both programs
-/// can share the copy.
+/// The small files to download. Some files of tokenizers are read only by transformers, but with
+/// them both programs can share the copy.
 constexpr const char* kSmallFiles[] = {"config.json",
                                        "generation_config.json",
                                        "hf_quant_config.json",
@@ -58,7 +59,7 @@ uint64_t size_of(const Json& object, uint64_t otherwise) {
   return found != object.end() && found->is_number_unsigned() ? found->get<uint64_t>() : otherwise;
 }
 
-/// The file that an entry of the API's list describes. If it has no size, that is the largest one,
+/// The file that an entry of the API's list describes. A missing size becomes the largest number,
 /// which checked() refuses.
 RemoteFile file_of(const Json& entry) {
   RemoteFile file{.name = text_of(entry, "rfilename"),

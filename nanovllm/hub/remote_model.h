@@ -12,16 +12,16 @@ namespace nanovllm::hub {
 
 /// A file of a model on the hub.
 struct RemoteFile {
-  std::string name;  ///< its path in the model's folder
+  std::string name;  ///< the path in the model's folder
   uint64_t size = 0;
-  std::string digits;  ///< of its checksum: the name of its blob in the cache
+  std::string digits;  ///< the digits of its checksum, which are its blob's name in the cache
   ChecksumKind kind = ChecksumKind::kGitBlob;
 };
 
-/// What the hub says about one revision of a model.
+/// The hub's description of one revision of a model.
 struct RemoteModel {
   std::string commit;
-  std::vector<RemoteFile> files;  ///< of all kinds; only the needed ones are checked
+  std::vector<RemoteFile> files;  ///< all files; only those that are needed are checked
 
   /// The files that every use of the model needs, without its weights: configuration, tokenizer and
   /// chat template, and the index of the weights if they are in several files. Throws UserError if
@@ -35,7 +35,7 @@ struct RemoteModel {
                                        const std::set<std::string>& shards) const;
 };
 
-/// Whether it is the name of one of these files: other files of a model are of no use here.
+/// Whether this program uses a file of this name.
 bool is_model_file(std::string_view name);
 
 constexpr const char* kSingleWeights = "model.safetensors";

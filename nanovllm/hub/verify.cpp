@@ -25,18 +25,19 @@ namespace fs = std::filesystem;
 
 /// The files of a snapshot that this program reads.
 struct SnapshotFiles {
-  std::vector<FileCheck> checked;  // those whose checksum is known: the name of a blob
+  std::vector<FileCheck> checked;  // files whose checksum is known from the name of their blob
   size_t num_unknown = 0;
 };
 
 SnapshotFiles files_of(const std::string& snapshot) {
   SnapshotFiles files;
-  std::error_code ignored;  // what cannot be seen is missing
+  std::error_code ignored;  // files that cannot be seen count as missing
   for (fs::recursive_directory_iterator at(snapshot, ignored), end; at != end;
        at.increment(ignored)) {
     const std::string name = at->path().lexically_relative(snapshot);
     if (!is_model_file(name) || !at->is_regular_file(ignored)) continue;
-    // Disks without links have the file itself, and other servers have other names.
+    // The name is no checksum on disks without links, which have the file itself, or if the file
+    // comes from another server.
     const std::string digits = fs::read_symlink(at->path(), ignored).filename();
     if (const auto kind = checksum_kind(digits))
       files.checked.push_back({at->path(), {name, at->file_size(ignored), digits, *kind}});

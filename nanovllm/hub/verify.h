@@ -14,7 +14,7 @@
 
 namespace nanovllm::hub {
 
-/// A file in the cache, and what its contents must be.
+/// A file in the cache, and the checksum that its contents must have.
 struct FileCheck {
   std::string path;
   RemoteFile expected;
@@ -25,16 +25,16 @@ struct FileCheck {
 std::vector<FileCheck> damaged_files(const std::vector<FileCheck>& files, std::atomic<bool>& stop,
                                      const std::function<void()>& check_interrupt);
 
-/// Checks the copy of a model without the hub: a blob is named by its checksum. Returns the folder
-/// of the snapshot; nothing if there is no copy. `why` says why the hub is not asked. Throws
-/// UserError that names the files that are damaged or missing.
+/// Checks the copy of a model without the hub, since a blob is named by its checksum. Returns the
+/// folder of the snapshot; nothing if there is no copy. `why` is the reason why the hub is not
+/// asked. Throws UserError that names the files that are damaged or missing.
 std::optional<std::string> verify_without_hub(const ModelId& id, const Settings& settings,
                                               const std::string& why,
                                               const std::function<void()>& check_interrupt);
 
-/// For the end of a message about files of `folder`, if this is a snapshot in a Hugging Face cache
-/// and `error` names the folder or a file in it: the command that finds and repairs damaged files.
-/// Nothing if what it names has the right checksum, because then a download would not change it.
+/// A hint for the end of a message about files of `folder`: the command that finds and repairs
+/// damaged files, if `folder` is a snapshot in a Hugging Face cache and `error` names it or a file
+/// in it. Empty if that file has the right checksum, because then a download would not change it.
 std::string verify_hint(const std::string& folder, std::string_view error);
 
 }  // namespace nanovllm::hub

@@ -9,7 +9,7 @@ namespace nanovllm {
 
 namespace {
 
-/// Elements of Activations::wide and narrow for each token.
+/// The number of elements of Activations::wide and narrow for each token.
 int64_t wide_size(const ModelSpec& spec) {
   int64_t size = 0;
   for (const auto& [attention, mlp, norms] : spec.layers) {
@@ -101,8 +101,8 @@ class Pass {
     return {a_.narrow, model_.dtype, step_.num_tokens(), attention(layer).q_size()};
   }
 
-  /// The attention of one layer: out [T, q_size]. If `out` is empty, it only stores the keys and
-  /// values.
+  /// Computes the attention of one layer: out [T, q_size]. If `out` is empty, it only stores the
+  /// keys and values.
   void attend(size_t index, Residual& residual, const Tensor& out) {
     const AttentionSpec& spec = attention(index);
     const Layer& layer = model_.layers[index];
@@ -139,7 +139,7 @@ class Pass {
     backend_.rope_attention(rope, args, kv_, step_);
   }
 
-  /// The MLP of a layer: dense, or a mixture of experts. `next` is the norm after it.
+  /// Computes the MLP of a layer: dense, or a mixture of experts. `next` is the norm after it.
   void feed_forward(size_t index, Residual& residual, const Norm& next) {
     const MlpSpec& spec = model_.spec.layers[index].mlp;
     const Layer& layer = model_.layers[index];

@@ -21,12 +21,12 @@ struct Activations {
   // [max_tokens, ...] in the model's dtype.
   Tensor residual;  ///< [max_tokens, hidden_size]
   Tensor hidden;    ///< [max_tokens, hidden_size] scratch of the residual
-  /// [max_tokens, hidden_size] what attention or MLP add to the residual, if a norm of it comes
-  /// first; or none.
+  /// [max_tokens, hidden_size] the output of attention or MLP, if it is normed before it is added
+  /// to the residual; or none.
   Tensor branch;
-  /// The two buffers that the stages of a layer share, for each token: what the attention stores
-  /// there is no longer needed when the MLP writes. `wide` has q, k and v, then gate and up;
-  /// `narrow` has the attention's output, then that of SwiGLU.
+  /// Two buffers that the stages of a layer share, since the attention's results are no longer
+  /// needed when the MLP writes. For each token `wide` has q, k and v, then gate and up; `narrow`
+  /// has the output of the attention, then that of SwiGLU.
   void *wide = nullptr, *narrow = nullptr;
   /// [max_tokens, 4] float32: scratch of Backend::norm_whole(); or none.
   Tensor squares;
@@ -51,7 +51,7 @@ std::optional<Residual> forward(Backend& backend, const Model& model, const KvCa
                                 const Step& step, const std::optional<Tensor>& rows,
                                 Activations& activations, int64_t num_layers = INT64_MAX);
 
-/// The residual of `rows` [R] (as above), in activations.row_residual.
+/// Copies the residual of the tokens `rows` [R] (see forward()) to activations.row_residual.
 Residual gather_rows(Backend& backend, Residual& residual, Tensor rows,
                      const Activations& activations);
 

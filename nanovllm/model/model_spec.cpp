@@ -37,7 +37,7 @@ size_t ModelSpec::weight_bytes(DType dtype, bool on_gpu) const {
   const bool keeps =
       quantization && dtype != DType::kF32 && !(on_gpu && quantization->column_unit == 0);
   if (!keeps) return static_cast<size_t>(bytes);
-  int64_t most_rows = 0;  // of the MLPs' matrices
+  int64_t most_rows = 0;  // the most rows of an MLP's matrix
   for (size_t i = 0; i < layers.size(); ++i) {
     const AttentionSpec& a = layers[i].attention;
     const int64_t mlp_rows = layers[i].mlp.size * layers[i].mlp.num_matrices();
@@ -51,7 +51,7 @@ size_t ModelSpec::weight_bytes(DType dtype, bool on_gpu) const {
     const std::string mlp = layers[i].mlp.num_experts > 0 ? "mlp.experts.0." : "mlp.";
     for (const char* module : {"gate_proj", "up_proj", "down_proj"}) count(mlp + module, mlp_rows);
   }
-  // With many tokens a GPU makes floats of one weight at a time.
+  // With many tokens a GPU dequantizes one weight at a time.
   if (on_gpu) bytes += size * static_cast<double>(2 * most_rows * hidden_size);
   return static_cast<size_t>(bytes);
 }

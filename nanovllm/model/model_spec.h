@@ -31,8 +31,8 @@ struct RopeConfig {
 /// RMSNorms of q and k before the rotary embedding.
 enum class QkNorm {
   kNone,
-  kHead,   ///< of each head, with weights [head_dim]
-  kWhole,  ///< of all heads together, with weights [q_size] and [kv_size]
+  kHead,   ///< a norm of each head, with weights [head_dim]
+  kWhole,  ///< a norm of all heads together, with weights [q_size] and [kv_size]
 };
 
 /// Causal attention over the whole context. All layers of a model have caches of equal shapes.
@@ -57,8 +57,8 @@ struct MlpSpec {
   int64_t num_matrices() const { return num_experts > 0 ? num_experts : 1; }
 };
 
-/// A decoder layer: residual += after(attention(before(residual))), then the same with the MLP.
-/// `before` and `after` are RMSNorms, or nothing.
+/// A decoder layer: residual += after(attention(before(residual))), then
+/// residual += after(mlp(before(residual))). `before` and `after` are RMSNorms, or nothing.
 struct LayerSpec {
   /// The tensors of the norms in a checkpoint; null: there is no such norm.
   struct Norms {
@@ -73,7 +73,7 @@ struct LayerSpec {
 /// A decoder as data: what forward() computes, and what load_model() reads. The families
 /// (nanovllm/families) make it from config.json.
 struct ModelSpec {
-  std::string architecture;  ///< as in config.json, for example Qwen3ForCausalLM
+  std::string architecture;  ///< its name in config.json, for example Qwen3ForCausalLM
   int64_t hidden_size = 0, vocab_size = 0;
   std::vector<LayerSpec> layers;  ///< at least one
   std::vector<RopeConfig> ropes;
@@ -81,21 +81,22 @@ struct ModelSpec {
   float rms_norm_eps = 1e-6f;
   bool tie_word_embeddings = false;
   float initializer_range = 0.02f;
-  DType dtype = DType::kF32;  ///< of the checkpoint
+  DType dtype = DType::kF32;  ///< the checkpoint's dtype
   std::optional<Quantization> quantization;
-  /// From generation_config.json, then from config.json, each once. May be empty.
+  /// The ids of generation_config.json, then those of config.json, each once. May be empty.
   std::vector<int32_t> eos_token_ids;
 
   int64_t num_layers() const { return static_cast<int64_t>(layers.size()); }
   /// The attention of the first layer, whose cache has the shape of every layer's.
   const AttentionSpec& attention() const { return layers.front().attention; }
 
-  /// The experts of every layer that has some; num_experts is 0 if no layer has.
+  /// The MLP of the layers that are mixtures of experts, which are alike. num_experts is 0 if no
+  /// layer is one.
   MlpSpec experts() const;
   int64_t num_expert_layers() const;
   int64_t num_parameters() const;
-  /// Bytes of the parameters as weights of `dtype`, quantized ones as a backend keeps them. A GPU
-  /// also needs memory to dequantize the largest matrix.
+  /// The bytes of the parameters as weights of `dtype`; quantized ones count as a backend keeps
+  /// them. A GPU also needs memory to dequantize the largest matrix.
   size_t weight_bytes(DType dtype, bool on_gpu) const;
   /// Bytes that one token takes in a KV cache of `dtype`, in all layers together.
   size_t kv_bytes_per_token(DType dtype) const;

@@ -23,9 +23,9 @@ float llama3_frequency(const RopeConfig& rope, float frequency) {
   return (1 - smooth) * (frequency / factor) + smooth * frequency;
 }
 
-/// The dimensions between which yarn interpolates: those before `low` keep their frequency, those
-/// from low + width on are divided by `factor`. At these limits a pair rotates beta_fast and
-/// beta_slow times in the original context.
+/// The dimensions between which yarn interpolates. Frequencies of dimensions before `low` stay as
+/// they are, those from low + width on are divided by `factor`. At these limits a pair rotates
+/// beta_fast and beta_slow times in the original context.
 struct YarnRamp {
   float low = 0, width = 1;
 };

@@ -75,9 +75,8 @@ class Loader {
     return out;
   }
 
-  /// Fills the tables piece by piece, of which several threads compute the next ones: with a
-  /// context of millions of tokens they take a gigabyte, and the host should not store them a
-  /// second time.
+  /// Fills the tables piece by piece, while several threads compute the next pieces. With a context
+  /// of millions of tokens the tables take a gigabyte, which the host should not store as well.
   Rope rope_tables(const RopeConfig& config, int64_t head_dim, int64_t num_positions) {
     constexpr int64_t kPositions = 4096;
     const Tensor shape(nullptr, DType::kF32, num_positions, head_dim / 2);
@@ -110,8 +109,8 @@ class Loader {
   TensorSource& source_;
 };
 
-/// Which of this rank's KV heads it counts in a norm of all of them: every head is counted by the
-/// first rank that has it, once.
+/// Which of its KV heads this rank counts in a norm over all KV heads: every head is counted once,
+/// by the first rank that has it.
 std::vector<float> counted_columns(const ModelSpec& spec, const LayerSpec& layer,
                                    const LayerShard& shard, Rank rank) {
   std::vector<bool> is_counted(static_cast<size_t>(layer.attention.num_kv_heads));

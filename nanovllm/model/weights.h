@@ -19,8 +19,8 @@ struct Layer {
   WeightPtr o;        ///< [hidden_size, q_size]
   WeightPtr gate_up;  ///< [2 * MlpSpec::size, hidden_size]: gate and up stacked
   WeightPtr down;     ///< [hidden_size, MlpSpec::size]
-  /// [num_experts, hidden_size], or none if the MLP is dense. If there is one, gate_up and down
-  /// have such matrices for each expert.
+  /// [num_experts, hidden_size], or none if the MLP is dense. With a router, gate_up and down have
+  /// their matrices for each expert.
   WeightPtr router;
   Tensor qkv_bias;  ///< [q_size + 2 * kv_size], or none
   /// [hidden_size], or none (LayerSpec::norms).
@@ -40,10 +40,10 @@ struct Rope {
 /// A loaded model, or one rank's shard of it. Its backend must outlive it.
 struct Model {
   ModelSpec spec;                 ///< with the sizes of this rank's shard
-  AttentionSpec whole_attention;  ///< with those of all ranks together
-  DType dtype = DType::kF32;      ///< of weights and activations
-  size_t weight_bytes = 0;        ///< of this rank's parameters, as a GPU keeps them
-  std::vector<Buffer> buffers;    ///< memory of the tensors below
+  AttentionSpec whole_attention;  ///< with the sizes of all ranks together
+  DType dtype = DType::kF32;      ///< the dtype of weights and activations
+  size_t weight_bytes = 0;        ///< bytes of this rank's parameters, as a GPU keeps them
+  std::vector<Buffer> buffers;    ///< the memory of all tensors
   WeightPtr embed, lm_head;       ///< [vocab_size, hidden_size]; the same weight if tied
   Norm norm;                      ///< [hidden_size]
   std::vector<Rope> ropes;        ///< one for each of ModelSpec::ropes
@@ -53,9 +53,9 @@ struct Model {
 /// Loads this rank's shard from the safetensors files in `folder` into `model`, and reads no other
 /// weights from them. With `dummy` it makes random weights from the spec alone (the same in every
 /// run) and reads no file. The rotary tables have `max_model_len` positions. Calls `meanwhile` when
-/// all memory is there and the tables are complete, but perhaps not yet the values of the weights.
-/// The files are not needed afterwards. If one of them is written to during the loading, that is an
-/// error. Throws UserError that names the file and the tensor.
+/// all memory is allocated and the tables are complete, while the values of the weights may still
+/// be copied. The files are not needed afterwards. Throws UserError that names the file and the
+/// tensor, also if a file is written to during the loading.
 void load_model(
     Model& model, const std::string& folder, const ModelSpec& spec, DType dtype, bool dummy,
     Backend& backend, int64_t max_model_len, Rank rank = {},

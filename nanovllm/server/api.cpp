@@ -31,7 +31,7 @@ bool equal_keys(std::string_view given, std::string_view key) {
   return different == 0;
 }
 
-/// The path without slashes that follow another one or are at the end.
+/// The path without doubled slashes and without slashes at the end.
 std::string tidy(std::string_view path) {
   std::string tidy;
   for (const char c : path)
@@ -79,7 +79,7 @@ Api::Api(asio::io_context& io, const std::string& model, const ServerOptions& op
 }
 
 void Api::set_engine(AsyncEngine& engine) {
-  // What may throw comes first: the client must not outlive the engine.
+  // Everything that may throw comes first, because the client must not outlive the engine.
   std::optional<ChatTemplate> chat_template;
   if (engine.tokenizer() != nullptr) {
     chat_template = ChatTemplate::load(model_, options_.chat_template);
@@ -199,7 +199,7 @@ const Api::Route& Api::route_of(const HttpRequest& request) {
   throw ApiError::wrong_method(request.method, request.path, std::move(allowed));
 }
 
-/// It needs no key: browsers send none.
+/// Answers a browser that asks whether it may send a request. Browsers send no key with that.
 Task<> Api::answer_preflight(const HttpRequest& request, HttpReply& reply) {
   const auto is_allow = [](const auto& header) {
     return header.first == "Access-Control-Allow-Origin";
@@ -264,7 +264,7 @@ Task<> Api::metrics(HttpRequest&, HttpReply& reply) {
 }
 
 Task<> Api::tokenizer_info(HttpRequest&, HttpReply& reply) {
-  serving_->tokenizer();  // there is one
+  serving_->tokenizer();  // throws if there is none
   co_await reply.send(200, kJson, tokenizer_info_, HttpHeaders());
 }
 
@@ -284,8 +284,8 @@ Task<> Api::model(HttpRequest& request, HttpReply& reply) {
 }
 
 Task<> Api::completions(HttpRequest& request, HttpReply& reply) {
-  // It has no template. To tokenize a small body takes less time than to wake a thread of the pool
-  // and then this one again.
+  // A completion has no template, and tokenizing a small body takes less time than waking a thread
+  // of the pool and then this one again.
   constexpr size_t kMostBytesHere = 2048;
   co_await generate(*serving_, request, reply, read_completion, kMostBytesHere);
 }

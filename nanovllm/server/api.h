@@ -13,20 +13,20 @@
 
 namespace nanovllm::server {
 
-/// The routes, and what their handlers share. Used by the I/O thread only.
+/// The routes, and the state that their handlers share. Used by the I/O thread only.
 class Api {
  public:
   Api(asio::io_context& io, const std::string& model, const ServerOptions& options);
 
-  /// Throws ApiError if there is no such route, the key is missing, or the request is that of
-  /// another site's page. The body is not needed.
+  /// Throws ApiError if there is no such route, the key is missing, or the request comes from the
+  /// page of another site. The body is not needed.
   Admitted admit(const HttpRequest& request) const;
   /// The headers that every response to a request has.
   HttpHeaders more_headers(const HttpRequest& request) const {
     return cors_headers(options_.cors, request);
   }
-  /// Answers a request that was admitted. Every error becomes a response, unless the client is
-  /// gone.
+  /// Answers a request that was admitted. Every error becomes a response, unless the client has
+  /// disconnected.
   Task<> handle(HttpRequest& request, HttpReply& reply);
 
   /// From now on requests are answered, until unset_engine(). Throws UserError for a
@@ -36,11 +36,11 @@ class Api {
   bool has_engine() const { return serving_ != nullptr; }
   void set_draining() { state_ = State::kDraining; }
   bool is_draining() const { return state_ == State::kDraining; }
-  /// Requests that still run get an error.
+  /// Ends requests that still run with an error.
   void set_dead();
   /// Ends AsyncEngine::run().
   void stop_engine();
-  /// Requests whose answers are computed.
+  /// The number of requests whose answers are being computed.
   size_t num_requests() const { return num_requests_; }
   const std::string& model_name() const { return names_.front(); }
 
@@ -49,7 +49,7 @@ class Api {
   enum class Needs { kNothing, kKey, kKeyAndEngine };
   struct Route {
     std::string_view method;
-    std::string_view path;  // if it ends with a slash, a name follows; "/" is only the page
+    std::string_view path;  // a name follows a slash at the end, except after "/", the page
     Task<> (Api::*handler)(HttpRequest&, HttpReply&);
     Needs needs = Needs::kKey;
 
@@ -58,16 +58,16 @@ class Api {
   static const Route kRoutes[];
 
   Task<> answer(HttpRequest& request, HttpReply& reply);
-  /// The text of a response to a request with this body. It is made on a thread of the pool.
+  /// Makes the text of a response to a request with this body, on a thread of the pool.
   using MakeResponse = std::string (*)(const Serving& serving, const std::string& body,
                                        const std::stop_token& stop);
   Task<> answer_on_pool(HttpRequest& request, HttpReply& reply, MakeResponse make);
   Task<> answer_preflight(const HttpRequest& request, HttpReply& reply);
   bool is_preflight(const HttpRequest& request) const;
-  /// Slashes that are doubled or at the end of the path make no difference, unless they are part of
-  /// a model's name. Throws ApiError if there is none.
+  /// The route of a request. Slashes that are doubled or at the end of the path make no difference,
+  /// unless they are part of a model's name. Throws ApiError if there is no such route.
   static const Route& route_of(const HttpRequest& request);
-  /// Which of the keys the request has. Throws ApiError if it has none of them.
+  /// The index of the key that the request has. Throws ApiError if it has none of the keys.
   size_t key_of(const HttpRequest& request) const;
   void check_ready() const;
   ServedModel served_model(const std::string& name) const;
@@ -98,7 +98,7 @@ class Api {
   ResponseStore responses_;
   std::string tokenizer_info_;  // the text of GET /tokenizer_info
   std::unique_ptr<LiveServing> serving_;
-  WorkPool pool_;  // destroyed before what its threads use
+  WorkPool pool_;  // declared last, because its threads use the other members
   State state_ = State::kLoading;
   size_t num_requests_ = 0;
   const int64_t start_time_ = std::time(nullptr);

@@ -41,7 +41,7 @@ Task<> EngineClient::run() {
   } catch (const EngineDead& dead) {
     fail_all(dead.what());
   } catch (const std::exception& e) {
-    // Nobody would get updates any more, so all requests and the engine end.
+    // No call would get updates any more, so all requests and the engine end.
     log().error("updates cannot be delivered: {}", what_of(e));
     fail_all("the server cannot deliver updates");
     engine_.exit();
@@ -61,7 +61,7 @@ EngineCall::~EngineCall() {
     at->second.call = nullptr;  // the metrics still count its end
     try {
       client_.engine_.cancel(id);
-    } catch (const EngineDead&) {  // then nothing runs any more
+    } catch (const EngineDead&) {  // nothing runs any more
     }
   }
 }

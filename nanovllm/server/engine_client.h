@@ -25,7 +25,7 @@ class EngineClient {
 
   /// Delivers updates until the engine is dead or the client is destroyed.
   Task<> run();
-  /// Calls that wait throw EngineDead.
+  /// Makes all calls that wait throw EngineDead.
   void fail_all(const std::string& why);
   AsyncEngine& engine() const { return engine_; }
   /// The text of GET /metrics.
@@ -34,7 +34,7 @@ class EngineClient {
  private:
   friend class EngineCall;
   struct Running {
-    EngineCall* call = nullptr;  // null: its client is gone
+    EngineCall* call = nullptr;  // null: the client has disconnected
     RequestProgress progress;
   };
   AsyncEngine& engine_;
@@ -45,7 +45,7 @@ class EngineClient {
   std::string dead_;
 };
 
-/// The requests of one HTTP request. Its end cancels those that still run.
+/// The requests of one HTTP request. The destructor cancels those that still run.
 class EngineCall {
  public:
   /// `record` is filled for the access log.
@@ -56,7 +56,7 @@ class EngineCall {
 
   /// Submits a request; the first one has the index 0.
   void submit(NewRequest request);
-  /// Which request an update belongs to.
+  /// The index of the request that an update belongs to.
   size_t index_of(const RequestUpdate& update) const;
   /// Waits for updates, at most until `patience` ends, and puts them into `updates`, which is empty
   /// if there are none. Throws EngineDead, and Cancelled after interrupt().

@@ -23,7 +23,7 @@ class Admission {
   Admission(LiveServing& serving, const Generation& generation)
       : serving_(serving),
         num_sequences_(generation.n * static_cast<int64_t>(generation.requests.size())) {
-    if (num_sequences_ > serving.most_sequences)  // it would not fit an idle server either
+    if (num_sequences_ > serving.most_sequences)  // even an idle server could not take the request
       throw ApiError(400,
                      fmt::format("n {} times {} prompts is {} answers; at most {} may run and wait",
                                  generation.n, generation.requests.size(), num_sequences_,
@@ -41,8 +41,8 @@ class Admission {
   const int64_t num_sequences_;
 };
 
-/// Calls `then` if the client goes. The destructor makes the reply forget it, because the reply may
-/// live longer.
+/// Calls `then` if the client disconnects. The destructor makes the reply forget `then`, because
+/// the reply may live longer.
 class WhenGone {
  public:
   WhenGone(HttpReply& reply, std::function<void()> then) : reply_(reply) {
@@ -57,7 +57,8 @@ class WhenGone {
 
 size_t bytes_of(const auto& list) { return list.size() * sizeof list[0]; }
 
-/// What RequestParams takes, whatever the number of prompts and choices: here and on the ranks.
+/// The memory that RequestParams takes, here and on the ranks. It does not depend on the number of
+/// prompts and choices.
 size_t bytes_of(const RequestParams& params) {
   constexpr size_t kBiasBytes = 64;  // a node of a map
   constexpr size_t kCopies = 5;      // a step's arrays and buffers, and those of a rank
@@ -71,8 +72,8 @@ size_t bytes_of(const RequestParams& params) {
   return bytes;
 }
 
-/// What a request for a prompt takes besides: the prompt, and for each choice copies of it, and its
-/// answer.
+/// The memory that a request for a prompt takes besides its parameters: the prompt, and for each
+/// choice copies of the prompt and the answer.
 size_t bytes_of(const RequestParams& params, size_t prompt_len, int64_t max_tokens) {
   constexpr size_t kIdBytes = sizeof(int32_t);
   constexpr size_t kChoiceBytes = 2048;  // objects
@@ -90,7 +91,7 @@ size_t bytes_of(const RequestParams& params, size_t prompt_len, int64_t max_toke
          static_cast<size_t>(given.n) * choice;
 }
 
-/// About what a response takes.
+/// About the memory that a response takes.
 size_t bytes_of(const std::vector<RequestOutput>& outputs) {
   size_t bytes = 0;
   const auto add = [&](const std::vector<TokenLogprobs>& logprobs) {
@@ -128,7 +129,7 @@ class Progress {
   void write(size_t request, const RequestUpdate& update) {
     const bool ends = !update.finish_reason.empty();
     if (!generation_.stream || (update.token_ids.empty() && !ends)) return;
-    if (update.finish_reason == "error") return;  // add() throws it
+    if (update.finish_reason == "error") return;  // add() throws the error
     generation_.writer->add(reply_, request, update);
   }
 
@@ -188,7 +189,7 @@ Task<> work_for_client(WorkPool& pool, const HttpRequest& http, HttpReply& reply
 
 Task<> generate(LiveServing& serving, HttpRequest& http, HttpReply& reply, ReadGeneration read,
                 size_t most_bytes_here) {
-  // A full queue costs no template and no tokenizing.
+  // If the queue is full, refuse the request before rendering and tokenizing it.
   if (serving.num_sequences >= serving.most_sequences)
     throw ApiError::queue_full(serving.most_sequences);
   Generation generation;
@@ -216,7 +217,7 @@ Task<> generate(LiveServing& serving, HttpRequest& http, HttpReply& reply, ReadG
     for (RequestUpdate& update : updates) progress.add(call.index_of(update), update);
     if (!generation.stream) continue;
     if (keeps_alive) {
-      // Updates may add no events: those of an answer that perhaps calls a tool, for example.
+      // An update may add no event, for example while the answer may be the beginning of a call.
       const auto now = std::chrono::steady_clock::now();
       if (!reply.has_events() && now >= patience) reply.add_comment();
       if (reply.has_events()) patience = now + serving.keep_alive;

@@ -21,7 +21,8 @@ namespace nanovllm::server {
 /// 16,000 tokens takes about 130 KB.
 inline constexpr size_t kEncodedBytes = size_t{32} << 20;
 
-/// What reading requests and writing their answers needs, in a server and for a batch file.
+/// The objects that reading requests and writing their answers need, in a server and for a batch
+/// file.
 struct Serving {
   const EngineSetup& setup;
   const RequestFactory& requests;
@@ -30,40 +31,40 @@ struct Serving {
   AnswerForm answer_form = {};  ///< known if there is a chat template
   SamplingParams defaults;
   Json template_defaults;          ///< variables of the chat template that a request may replace
-  std::vector<std::string> names;  ///< of the model; a request without a name means the first one
+  std::vector<std::string> names;  ///< the model's names; the first one is the default
   bool drops_media = false;        ///< ServerOptions::drops_media
-  ResponseStore* responses = nullptr;                 ///< of a server
+  ResponseStore* responses = nullptr;                 ///< null for a batch file
   mutable EncodedParts encoded_parts{kEncodedBytes};  ///< the earlier turns of conversations
 
-  /// Throws ApiError if the model has none.
+  /// Throws ApiError if the model has no tokenizer.
   const Tokenizer& tokenizer() const;
-  /// Tokenizer::encode(). What requests with another cache_salt have sent has no influence on the
-  /// time.
+  /// Tokenizer::encode() with encoded_parts. Texts of requests with another cache_salt have no
+  /// influence on the time it takes.
   std::vector<int32_t> encode(std::string_view text, bool add_special_tokens,
                               std::string_view cache_salt, const std::stop_token& stop) const {
     return tokenizer().encode(text, add_special_tokens,
                               {.known = &encoded_parts, .owner = cache_salt, .stop = stop});
   }
-  /// The name of the model for a response; `asked` is that of the request, which may be empty.
+  /// The name of the model for a response. `asked` is the name in the request, which may be empty.
   /// Throws ApiError if the model has no such name.
   const std::string& name_of(const std::string& asked) const;
 };
 
-/// The same for a server. Used by the I/O thread, and by the pool only to read.
+/// The Serving of a server. The I/O thread uses it, and the threads of the pool only read it.
 struct LiveServing : Serving {
   asio::io_context& io;
   WorkPool& pool;  ///< for JSON, templates and tokenizing
   EngineClient client;
-  int64_t most_sequences = 0;  ///< that may run or wait; further requests get status 429
+  int64_t most_sequences = 0;  ///< the most that run or wait; further requests get status 429
   std::chrono::steady_clock::duration keep_alive{};  ///< ServerOptions::sse_keepalive; 0: never
   int64_t num_sequences = 0;
 };
 
-/// The error of an answer that the engine could not finish: APIs have no finish_reason for it. The
-/// request forbids every token, or the logits are not numbers.
+/// The error of an answer that the engine could not finish, because the request forbids every token
+/// or the logits are not numbers. APIs have no finish_reason for that.
 std::optional<ApiError> error_of(const RequestOutput& output);
 
-/// How the answers to one request are written for its client. Each API has a class for it.
+/// Writes the answers to one request for its client. Each API has a class for this.
 class AnswerWriter {
  public:
   virtual ~AnswerWriter() = default;
@@ -88,7 +89,7 @@ struct Generation {
   size_t num_bytes = 0;
 
   /// Adds a request for a prompt. Throws UserError, also if the requests may hold more than
-  /// kMaxRequestBytes; then nothing was allocated for this one.
+  /// kMaxRequestBytes; then nothing was allocated for this request.
   NewRequest& add(const Serving& serving, std::vector<int32_t> prompt,
                   const std::shared_ptr<const RequestParams>& params,
                   const std::string& cache_salt);
@@ -99,15 +100,15 @@ struct Generation {
 using ReadGeneration = Generation (*)(const Serving& serving, const std::string& body,
                                       const std::stop_token& stop);
 
-/// Calls `work` on the pool, in the lane for the size of the request's body. If the client goes,
-/// requests `stop` and throws Cancelled when the work has ended.
+/// Calls `work` on the pool, in the lane for the size of the request's body. If the client
+/// disconnects, requests `stop` and throws Cancelled when the work has ended.
 Task<> work_for_client(WorkPool& pool, const HttpRequest& http, HttpReply& reply,
                        std::stop_source& stop, std::function<void()> work);
 
 /// Runs a request and writes its answer; the body is freed before it runs. Throws what `read`
 /// throws before anything was sent, and EngineDead or ApiError at any time. If the client
-/// goes, the reading and the requests end. A body of up to `most_bytes_here` is read on this thread
-/// instead of the pool's.
+/// disconnects, the reading and the requests end. A body of up to `most_bytes_here` is read on this
+/// thread instead of one of the pool.
 Task<> generate(LiveServing& serving, HttpRequest& http, HttpReply& reply, ReadGeneration read,
                 size_t most_bytes_here = 0);
 

@@ -27,7 +27,7 @@ const Buckets kInterTokenSeconds = {0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.
 const Buckets kRequestSeconds = {0.3, 0.5, 0.8, 1,  1.5, 2,   2.5, 5,   10,   15,  20,
                                  30,  40,  50,  60, 120, 240, 480, 960, 1920, 7680};
 
-/// 1, 2, 5, 10, 20, 50 and so on, up to the context length.
+/// The buckets 1, 2, 5, 10, 20, 50 and so on, up to the context length.
 Buckets token_buckets(int64_t max_model_len) {
   Buckets buckets;
   for (int64_t decade = 1;; decade *= 10)
@@ -103,7 +103,7 @@ Metrics::Metrics(std::string model_name, const EngineSetup& setup)
       inference_(kRequestSeconds),
       prompt_tokens_(token_buckets(setup.config.max_model_len)),
       generation_tokens_(token_buckets(setup.config.max_model_len)) {
-  // A rate needs a first value: every reason is shown from the start.
+  // Every reason is shown from the start, because Prometheus needs a first value for a rate.
   for (const char* reason : {"stop", "length", "abort", "error"}) num_ended_[reason] = 0;
 }
 

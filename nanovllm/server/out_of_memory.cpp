@@ -14,7 +14,7 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kTick{1}, kPause{100};
 thread_local milliseconds patience{1000};
-thread_local Clock::time_point begin, last;  // of the calls for one allocation
+thread_local Clock::time_point begin, last;  // times of the calls for one allocation
 
 /// Called by operator new until an allocation succeeds or this throws.
 void wait_or_throw() {
@@ -28,7 +28,8 @@ void wait_or_throw() {
 }  // namespace
 
 void wait_for_memory() {
-  // By default each thread has an arena of its own, and what is freed there helps no other thread.
+  // By default each thread has an arena of its own, and memory that is freed there helps no other
+  // thread.
   ::mallopt(M_ARENA_MAX, 2);
   std::set_new_handler(wait_or_throw);
 }

@@ -2,9 +2,9 @@
 
 #include <chrono>
 
-// The threads of a server share the memory of the process. A request that is being read may take
-// all that is left for a moment, until it fails and everything it holds is freed. Threads that work
-// for all clients wait for that moment instead of failing as well.
+// The threads of a server share the memory of the process. For a moment, a request that is being
+// read may take all memory that is left, until it fails and frees everything it holds. Threads that
+// work for all clients wait for that moment instead of failing as well.
 namespace nanovllm::server {
 
 /// Prepares the process: its threads wait before an allocation fails, and they can use memory that

@@ -31,11 +31,11 @@ namespace {
 
 /// While the server waits for running requests to end, it looks this often whether they have.
 constexpr std::chrono::milliseconds kDrainTick{20};
-/// Before the next connection is accepted, if one could not be.
+/// The pause before the next connection is accepted, if one could not be accepted.
 constexpr std::chrono::milliseconds kAcceptPause{20};
-/// The I/O thread waits so long for memory that others may free; all clients wait with it.
+/// The I/O thread waits this long for memory that others may free; all clients wait with it.
 constexpr std::chrono::milliseconds kIoPatience{200};
-/// Files that the process opens at least while it loads a model, and those that it may open later.
+/// The least files that the process opens while it loads a model, and those that it may open later.
 constexpr size_t kFilesToLoad = 32, kSpareFiles = 16;
 constexpr size_t kLeastConnections = 8, kMostConnections = 16384;
 /// When the engine has ended, requests that still run have this long to receive their error.
@@ -88,8 +88,8 @@ class Server {
   }
 
  private:
-  /// The I/O thread. A handler that throws, for example because no memory is left, ends only what
-  /// it was for.
+  /// Runs the I/O thread. A handler that throws, for example because no memory is left, ends only
+  /// its own connection or request.
   void run_io() {
     for (;;) {
       try {
@@ -144,15 +144,15 @@ class Server {
     ::_exit(status);
   }
 
-  /// The main thread: the engine's.
+  /// Runs the main thread, which is the engine's.
   void load_and_step() {
-    // Constructed in place: its parts refer to each other.
+    // The engine is constructed in place, because its parts refer to each other.
     AsyncEngine engine(std::unique_ptr<LLMEngine>(new LLMEngine(LLMEngine::load(model_, config_))));
     std::promise<void> is_set;
     asio::post(io_, [&] {
       try {
         allow_connections();
-        api_.set_engine(engine);  // the last one that may throw: then nothing uses the engine
+        api_.set_engine(engine);  // the last call that may throw, so nothing uses the engine then
         is_set.set_value();
       } catch (...) {
         is_set.set_exception(std::current_exception());
@@ -174,7 +174,8 @@ class Server {
     is_over.get_future().wait();
   }
 
-  /// As many as there are files, now that it is known how many the engine has open.
+  /// Allows as many connections as there are free files, now that it is known how many files the
+  /// engine has open.
   void allow_connections() {
     const size_t open = std::max(num_open_files(), num_connections_);
     const size_t others = open - num_connections_ + kSpareFiles;
@@ -191,7 +192,7 @@ class Server {
     }
     api_.set_dead();
     co_await wait_for_requests(kSecondsToReport);
-    // A client that reads nothing does not hold the process.
+    // A client that reads nothing must not keep the process alive.
     if (api_.num_requests() > 0) leave(status_);
     api_.unset_engine();
     is_over.set_value();
@@ -225,7 +226,7 @@ class Server {
   Task<> accept() {
     for (;;) {
       try {
-        // Others wait in the kernel until a connection has ended.
+        // Further connections wait in the kernel until one has ended.
         if (num_connections_ < num_connections_allowed_) co_await accept_one();
         else co_await pause();
       } catch (const std::exception& e) {
@@ -274,7 +275,8 @@ class Server {
           },
       .more_headers = [this](const HttpRequest& request) { return api_.more_headers(request); },
       .access_log = &access_log_};
-  // Its destructor destroys the connections that are suspended, which use the members above.
+  // io_ is the last member: its destructor destroys the suspended connections, which use the
+  // others.
   asio::io_context io_{1};
   Api api_;
   asio::basic_socket_acceptor<Protocol> acceptor_;

@@ -12,7 +12,9 @@ namespace nanovllm::server {
 
 namespace {
 
-constexpr int kNiceStep = 2;  // of 19: each lane gets two thirds of the share of the one before it
+// Niceness goes up to 19. With a step of 2, each lane gets two thirds of the share of the one
+// before.
+constexpr int kNiceStep = 2;
 
 Task<> run(std::function<void()> work) {
   work();
@@ -26,7 +28,8 @@ WorkPool::WorkPool()
              asio::thread_pool(1)} {
   for (size_t i = 1; i < kNumLanes; ++i)
     asio::post(lanes_[i], [nice = static_cast<int>(i) * kNiceStep] {
-      // On Linux a thread has a priority of its own. Without the right to change it, it stays.
+      // On Linux each thread has its own priority. Without the right to change it, it stays as it
+      // is.
       ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), nice);
       ::pthread_setname_np(::pthread_self(), "large requests");
       set_patience(std::chrono::milliseconds(0));

@@ -9,20 +9,20 @@
 namespace nanovllm::server {
 
 /// The threads that work on requests: JSON, templates, tokenizing. A lane is one or two threads for
-/// requests of a range of sizes, so small work never waits for large work to end. While both run,
-/// the operating system prefers the smaller one, because lanes of larger work have lower priority.
+/// requests of a range of sizes, so small work never waits for large work to end. If both run, the
+/// operating system prefers the small work, because lanes of larger work have lower priority.
 class WorkPool {
  public:
   WorkPool();
   ~WorkPool();
   WorkPool(const WorkPool&) = delete;
 
-  /// The lane for the work on a request or a response of so many bytes.
+  /// The lane for the work on a request or a response of this many bytes.
   asio::thread_pool& lane(size_t bytes);
 
  private:
   static constexpr size_t kNumLanes = 5;
-  /// Lane i takes up to kSmallest << 2 * i bytes, and the last lane all that is larger.
+  /// Lane i takes work of up to kSmallest << 2 * i bytes, and the last lane all larger work.
   static constexpr size_t kSmallest = size_t{64} << 10;
   std::array<asio::thread_pool, kNumLanes> lanes_;
 };

@@ -10,9 +10,9 @@
 namespace nanovllm {
 
 /// The tokens of forbidden words as one list: for each word the number of its tokens, then the
-/// tokens. A word is forbidden at the start of the answer and after a space, where its tokens
-/// differ. As in vLLM, the tokens after a space are forbidden only if they are equally many and the
-/// first differs.
+/// tokens. A word may have other tokens at the start of a text than after a space; then both are
+/// forbidden. As in vLLM, those after a space are forbidden only if there are as many of them and
+/// the first one differs.
 std::vector<int32_t> encode_bad_words(std::span<const std::string> words,
                                       const Tokenizer& tokenizer);
 

@@ -10,8 +10,8 @@ namespace nanovllm {
 
 namespace {
 
-// Printable Latin-1 characters stand for themselves; the other bytes, in their order, are U+0100
-// and on.
+// Printable Latin-1 characters stand for themselves; the other bytes, in their order, are the
+// characters from U+0100 on.
 constexpr std::array<char16_t, 256> kCharOfByte = [] {
   std::array<char16_t, 256> chars{};
   char16_t next = 0x100;

@@ -8,8 +8,8 @@ namespace nanovllm {
 // The byte-level alphabet of GPT-2 (encoder.py of its release), which has a printable character for
 // each byte: a space is "Ġ".
 
-/// Appends to `bytes` what `token` spells in the alphabet. If a character is not in it, returns
-/// false and appends nothing.
+/// Appends to `bytes` the bytes that `token` spells. If a character of it is not in the alphabet,
+/// returns false and appends nothing.
 bool append_spelled_bytes(std::string_view token, std::string& bytes);
 
 /// Appends the spelling of each byte.

@@ -58,7 +58,7 @@ struct ChatTemplate::Source {
   Source(std::string_view text, std::string where) : parsed(text, std::move(where)) {}
   jinja::Template parsed;
   mutable std::once_flag probed;
-  mutable TemplateTraits traits;  // known when `probed` is set
+  mutable TemplateTraits traits;  // valid once `probed` is set
 };
 
 ChatTemplate::ChatTemplate(const std::string& source, Json special_tokens, std::string where)
@@ -74,8 +74,8 @@ std::optional<ChatTemplate> ChatTemplate::load(const std::string& folder,
   const Json config = read_object(root / "tokenizer_config.json");
   Json tokens = Json::object();
   add_special_tokens(config, tokens);
-  // Without this key the folder is of an older version of transformers, which wrote the tokens to a
-  // file of their own, and that file counts.
+  // Without this key the folder was written by an older version of transformers, which wrote the
+  // tokens to a separate file, and that file counts.
   if (!config.contains("added_tokens_decoder"))
     add_special_tokens(read_object(root / "special_tokens_map.json"), tokens);
   const auto parse = [&](std::string_view source, const std::string& where) {

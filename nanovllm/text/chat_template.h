@@ -25,9 +25,8 @@ class ChatTemplate {
   static std::optional<ChatTemplate> load(const std::string& folder,
                                           const std::string& template_file = "");
 
-  /// The same for callers that may never render a conversation: what load() throws is thrown by
-  /// render() and prompt(), and so is an error with `hint` at its end if the folder has no
-  /// template.
+  /// load() for callers that may never render a conversation: render() and prompt() throw what
+  /// load() throws, or, if the folder has no template, an error with `hint` at its end.
   static ChatTemplate load_for_later(const std::string& folder, const std::string& hint);
 
   /// `special_tokens`: {"bos_token": "<s>", ...}, variables of every rendering. `where` names the
@@ -35,7 +34,7 @@ class ChatTemplate {
   /// not parse.
   ChatTemplate(const std::string& source, Json special_tokens, std::string where);
 
-  /// Whether the source of the template, or of that for tools, contains a text.
+  /// Whether the source of the template, or of the one for tools, contains a text.
   bool mentions(std::string_view text) const;
 
   /// `context`: {"messages": [...], "tools"?: [...], "add_generation_prompt"?: bool, ...variables}.
@@ -59,7 +58,7 @@ class ChatTemplate {
   std::shared_ptr<const Source> template_;
   std::shared_ptr<const Source> tool_template_;  // null unless there is a separate one for tools
   Json special_tokens_;
-  std::string error_;  // why there is no template_
+  std::string error_;  // the reason why template_ is null
 };
 
 }  // namespace nanovllm

@@ -50,7 +50,7 @@ std::string text_of(const Json& content) {
   return content.is_array() ? joined(content) : content.get<std::string>();
 }
 
-/// Adds a text before or behind that of a message, as a paragraph of its own.
+/// Adds a text before or behind the text of a message, as a paragraph of its own.
 void add_text(Json& message, const std::string& text, bool before) {
   if (text.empty()) return;
   Json& content = message["content"];
@@ -65,7 +65,7 @@ void add_text(Json& message, const std::string& text, bool before) {
   }
 }
 
-/// The JSON object that a text of arguments is, if it is one.
+/// Parses a text of arguments. Returns false if it is not a JSON object.
 bool parse_arguments(const std::string& text, Json& object) {
   try {
     object = text.find_first_not_of(" \t\r\n") == std::string::npos ? Json::object()
@@ -88,9 +88,9 @@ void convert_arguments(Json& arguments, const TemplateTraits& traits) {
   }
 }
 
-/// Calls {"function": {"name", "arguments"}}. Lists without a call go, as does null.
+/// Gives calls the form {"function": {"name", "arguments"}}. Removes null and lists without a call.
 void normalize_calls(Json& message, const TemplateTraits& traits) {
-  // The older form of a single call.
+  // "function_call" is the older form of a single call.
   if (message.contains("function_call") && message["function_call"].is_object() &&
       !message.contains("tool_calls"))
     message["tool_calls"] = Json::array(
@@ -111,7 +111,7 @@ void normalize_calls(Json& message, const TemplateTraits& traits) {
   }
 }
 
-/// Calls as text, in the form of Hermes, for a template that does not read calls.
+/// Writes calls as text, in the form of Hermes, for a template that does not read calls.
 void write_calls(Json& message) {
   const Json calls = std::move(message["tool_calls"]);  // a new member moves the others
   message.erase("tool_calls");
@@ -154,7 +154,8 @@ void normalize(Json& message, const TemplateTraits& traits) {
   else message["content"] = *none;
 }
 
-/// Divides answers with a text and calls, for a template that leaves the text out of such messages.
+/// Divides answers with a text and calls into two messages, for a template that would leave out the
+/// text.
 void split_call_texts(Json& messages) {
   Json split = Json::array();
   for (Json& message : messages) {
@@ -168,7 +169,7 @@ void split_call_texts(Json& messages) {
   messages = std::move(split);
 }
 
-/// Moves system messages that the template leaves out to where it reads them.
+/// Moves the texts of system messages that the template would leave out to other messages.
 void merge_systems(Json& messages, const TemplateTraits& traits) {
   Json merged = Json::array();
   std::string for_next;  // texts of system messages without a user's message before them

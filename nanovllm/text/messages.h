@@ -11,14 +11,15 @@ namespace nanovllm {
 /// Gives messages of OpenAI's API the form that a chat template reads, so that nothing that a
 /// client sends is left out of the prompt, and nothing appears in it that the client did not mean:
 ///
-/// - A content that is null or missing becomes "", or with calls what the template wants there;
-///   a list of parts becomes a text, unless the template reads parts. Empty lists of calls go.
+/// - A content that is null or missing becomes "" or, in a message with calls, what the template
+///   expects; a list of parts becomes a text, unless the template reads parts. Empty lists of calls
+///   are removed.
 /// - The arguments of calls become an object or a text, whichever the template reads. Calls and
 ///   results of tools become texts if it reads neither.
 /// - "developer" becomes "system", "function" becomes "tool", and the thoughts of earlier answers
 ///   have both of their names, reasoning and reasoning_content.
-/// - System messages that it would leave out are added to another message: to the first system
-///   message or, behind other messages, to the user's message that is next to them.
+/// - System messages that the template would leave out are added to another message: to the first
+///   system message or, behind other messages, to the user's message that is next to them.
 ///
 /// `has_role` says whether the template shows a message of another role. Throws UserError for a
 /// role that it does not show, and for parts that are not texts.

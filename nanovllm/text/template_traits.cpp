@@ -7,7 +7,7 @@ namespace nanovllm {
 
 namespace {
 
-// Words that no template contains, so that they come from the messages.
+// No template contains these words, so if a prompt has them they come from the messages.
 constexpr const char* kWord = "wordofthemessage";
 constexpr const char* kOtherWord = "otherofthemessage";
 constexpr const char* kKey = "keyofthecall";
@@ -56,8 +56,8 @@ Json without_result(Json context) {
   return context;
 }
 
-/// How well a call is shown: 0 not at all; 1 in a form that is not meant, such as Python's quotes,
-/// quotes inside of quotes, or None for the content; 2 as meant.
+/// How well a template shows a call: 0 not at all; 1 in a wrong form, with Python's quotes, quotes
+/// inside of quotes, or None for the content; 2 correctly.
 int quality(const TemplateTraits::Render& render, const std::optional<Json>& content,
             const Json& arguments) {
   std::optional<std::string> prompt = render(call(content, arguments));
@@ -87,7 +87,8 @@ Json context_with(const std::string& role, const Json& content) {
   return {{"messages", messages}};
 }
 
-/// A template that does not read parts prints the whole list, with the other field.
+/// Whether a template reads parts. One that does not prints the whole list, including another
+/// field.
 bool reads_parts(const std::string& role, const TemplateTraits::Render& render) {
   const Json part = {{"type", "text"}, {"text", kWord}, {"field", kOtherWord}};
   const auto prompt = render(context_with(role, Json::array({part})));

@@ -9,25 +9,25 @@
 
 namespace nanovllm {
 
-/// What a chat template does with messages that not every template expects. Templates are programs,
-/// and many leave out in silence what they do not know. So each trait is found by rendering a small
+/// How a chat template treats messages that not every template expects. Templates are programs, and
+/// many silently leave out what they do not know. So each trait is found by rendering a small
 /// conversation and looking for a word of it in the prompt.
 struct TemplateTraits {
   bool texts = true;          ///< a content may be a text; false: it must be a list of parts
   bool system = true;         ///< a system message at the start is in the prompt
-  bool two_systems = true;    ///< so is a second one that follows it
-  bool later_system = true;   ///< and one behind other messages
+  bool two_systems = true;    ///< a second system message that follows it is in the prompt
+  bool later_system = true;   ///< a system message behind other messages is in the prompt
   bool developer = false;     ///< the role "developer" has a case of its own
   bool tool = true;           ///< a message of the role "tool" is in the prompt
-  bool calls = true;          ///< so are the tool_calls of an assistant's message
-  bool call_texts = true;     ///< so is the content of a message that has calls
+  bool calls = true;          ///< the tool_calls of an assistant's message are in the prompt
+  bool call_texts = true;     ///< the content of a message that has calls is in the prompt
   bool two_answers = true;    ///< two messages of the assistant may follow each other
   bool takes_objects = true;  ///< arguments of calls may be objects
   bool takes_texts = true;    ///< arguments of calls may be texts
   /// The content of an assistant's message that only calls tools: null, "", or none for a message
   /// without the field.
   std::optional<Json> no_content = "";
-  /// By role: whether a content that is a list of parts is read as their texts.
+  /// For each role, whether the template reads a list of parts as their texts.
   std::map<std::string, bool> reads_parts;
 
   /// The prompt for {"messages", "tools"?}, or nothing if the template raises an error.

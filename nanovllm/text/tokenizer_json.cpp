@@ -67,7 +67,7 @@ class Scanner {
   std::string_view string() {
     const std::string_view quoted = quoted_string();
     if (quoted.find('\\') == std::string_view::npos) return quoted.substr(1, quoted.size() - 2);
-    // Few tokens hold an escape; the parser of JSON knows what each means.
+    // Few tokens have an escape, so the parser of JSON replaces them.
     return out_.unescaped.emplace_back(parse_json(quoted, out_.where).get<std::string>());
   }
 
@@ -160,7 +160,7 @@ TokenizerJson read_tokenizer_json(std::string_view text, const std::string& wher
     else if (key == "merges" && scanner.peek() == '[')
       scanner.list('[', ']', [&] {
         const TokenizerJson::Merge merge = read_merge(scanner, where);
-        // The first line of merges.txt, "#version: 0.2", which old files copy.
+        // Skip "#version: 0.2", the first line of merges.txt, which old files have copied.
         if (!merge.first.starts_with("#version")) out.merges.push_back(merge);
       });
     else keep(model, key);

@@ -56,8 +56,8 @@ struct TokenizerJson {
   /// a type that is not among `supported`.
   std::vector<Component> components(const char* name, const char* list,
                                     const std::vector<std::string_view>& supported) const;
-  /// The same for a table of pairs of a supported type and what to use for it: calls
-  /// use(second, component) for each component.
+  /// Calls use(second, component) for each of the components of the pipeline `name`. `second` comes
+  /// from a table of pairs of a supported type and what to use for it.
   template <class Table, class Use>
   void for_each_component(const char* name, const char* list, const Table& table, Use&& use) const {
     std::vector<std::string_view> types;

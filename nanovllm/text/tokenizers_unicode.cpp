@@ -15,7 +15,7 @@ struct CategoryRange {
   char32_t first, last;
 };
 
-// Of each range, the characters of the named category are newer than the tables of `tokenizers`.
+// In each range, the characters of the named category are newer than the tables of `tokenizers`.
 // tests/text/tokenizers_live_test.py compares all characters.
 constexpr CategoryRange kNewerPunctuation[] = {
     {0x061D, 0x061D},   {0x09FD, 0x0A76},   {0x0C77, 0x0C84},   {0x1B4E, 0x1B4F},
@@ -91,12 +91,12 @@ bool is_punctuation(char32_t c) {
 }
 
 bool is_mark(char32_t c) {
-  if (c == 0x1CF2 || c == 0x1CF3) return true;  // letters since
+  if (c == 0x1CF2 || c == 0x1CF3) return true;  // became letters later
   return is_from(c, UTF8PROC_CATEGORY_MN, UTF8PROC_CATEGORY_ME) && !is_newer_mark(c);
 }
 
 bool is_nonspacing_mark(char32_t c) {
-  if (c == 0x1734) return true;  // a spacing mark since
+  if (c == 0x1734) return true;  // became a spacing mark later
   return category(c) == UTF8PROC_CATEGORY_MN && find(kNewerNonspacingMarks, c) == nullptr;
 }
 

@@ -75,9 +75,9 @@ int older_combining_class(utf8proc_int32_t c) {
   return of_c != 0 && is_newer_mark(static_cast<char32_t>(c)) ? 0 : of_c;
 }
 
-// utf8proc_map() sorts marks by swapping neighbours, which takes quadratic time for a long run of
-// them. So decomposition and the canonical ordering (Unicode 15, section 3.11, D109) are done here,
-// and utf8proc does the composition.
+// Puts marks into the canonical order (Unicode 15, section 3.11, D109). utf8proc_map() sorts them
+// by swapping neighbours, which takes quadratic time for a long run of marks. So decomposition and
+// ordering are done here, and utf8proc does the composition.
 void order_marks(Chars& chars, int (*class_of_mark)(utf8proc_int32_t)) {
   const auto is_mark = [&](utf8proc_int32_t c) { return class_of_mark(c) != 0; };
   for (auto marks = chars.begin(); marks != chars.end();) {
@@ -212,8 +212,8 @@ bool is_word_char(char32_t c) {
   if (CharTable::get()[c] & kLetter) return true;
   const auto category = utf8proc_category(static_cast<utf8proc_int32_t>(c));
   if (category >= UTF8PROC_CATEGORY_MN && category <= UTF8PROC_CATEGORY_NL) return true;
-  // Connector punctuation, join controls, and the symbols that are Alphabetic: circled and squared
-  // Latin letters.
+  // Word characters that are no letters: connector punctuation, join controls, and the symbols that
+  // are Alphabetic, which are circled and squared Latin letters.
   return category == UTF8PROC_CATEGORY_PC || c == 0x200C || c == 0x200D ||
          (c >= 0x24B6 && c <= 0x24E9) || (c >= 0x1F130 && c <= 0x1F149) ||
          (c >= 0x1F150 && c <= 0x1F169) || (c >= 0x1F170 && c <= 0x1F189);

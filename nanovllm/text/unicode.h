@@ -14,13 +14,13 @@ enum CharClass : uint8_t {
   kNumber = 2,    ///< \p{N}
   kSpace = 4,     ///< White_Space, which is \s in Rust's regex and Oniguruma
   kOther = 8,     ///< none of these
-  kNewline = 16,  ///< \r or \n; a kSpace too
+  kNewline = 16,  ///< \r or \n, which are kSpace too
   kMark = 32,     ///< a canonical combining class other than 0
-  /// NFC may change it or join it to what comes before (NFC_Quick_Check is not Yes).
+  /// NFC may change the character or join it to the one before (NFC_Quick_Check is not Yes).
   kUnstable = 64
 };
 
-/// The CharClass bits of all code points: utf8proc's tables, and what Unicode 16 has added since.
+/// The CharClass bits of all code points, from utf8proc's tables and the additions of Unicode 16.
 class CharTable {
  public:
   static const CharTable& get();

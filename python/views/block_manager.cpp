@@ -55,7 +55,8 @@ struct BlockView {
   }
 };
 
-// As the scheduler does it in the step that admits a sequence and computes its whole prompt.
+// Allocates blocks like the scheduler in the step that admits a sequence and computes its whole
+// prompt.
 void allocate(const Blocks& blocks, SequenceView& view, nb::handle /*num_cached_blocks*/) {
   view.require_own("allocate its blocks");
   Sequence& seq = *view.seq;

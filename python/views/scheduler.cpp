@@ -126,7 +126,7 @@ class SchedulerView {
           {.sequence = sample.seq->id, .token_id = ids[static_cast<size_t>(sample.row)]});
     std::vector<SequenceUpdate> updates;
     scheduler_.postprocess(step.plan, output, updates);
-    if (in_flight_.size() == 1)  // else the numbers are those of the newer step
+    if (in_flight_.size() == 1)  // with two steps, the numbers are those of the newer one
       for (const nb::object& object : step.sequences) view(object).num_scheduled = 0;
     for (const SequenceUpdate& update : updates)
       if (update.seq->is_finished()) give_back(update.seq->id);
@@ -168,7 +168,7 @@ class SchedulerView {
  private:
   struct Step {
     StepPlan plan;
-    std::vector<nb::object> sequences;  // of plan.rows
+    std::vector<nb::object> sequences;  // the sequences of plan.rows
   };
 
   static SequenceView& view(const nb::object& object) { return nb::cast<SequenceView&>(object); }

@@ -73,7 +73,8 @@ void bind_sequence(nb::module_& m) {
       .def("__init__", &init_sequence, nb::arg("token_ids"),
            nb::arg("sampling_params") = nb::none())
       .def("__len__", [](const V& v) { return v.seq->token_ids.size(); })
-      // The item is an object of its own: an accessor would refer to the list, which is temporary.
+      // The item is a separate object, because an accessor would refer to the list, which is
+      // temporary.
       .def("__getitem__",
            [](const V& v, nb::handle key) -> nb::object { return nb::cast(v.seq->token_ids)[key]; })
       .def("__iter__", [](const V& v) { return nb::iter(nb::cast(v.seq->token_ids)); })

@@ -23,7 +23,7 @@ struct SequenceView {
   int64_t seq_id = 0;                       ///< in the order of construction
   std::unique_ptr<Sequence> own = nullptr;  ///< null while a scheduler owns the sequence
   Sequence* seq = nullptr;
-  Blocks blocks = nullptr;    ///< that gave it blocks; null before
+  Blocks blocks = nullptr;    ///< the block manager that gave it blocks; null before that
   int64_t num_scheduled = 0;  ///< tokens that the latest step computes for it
 
   int64_t block_size() const;
@@ -33,17 +33,18 @@ struct SequenceView {
     seq = own.get();
     num_scheduled = 0;
   }
-  /// From now on the sequence has the block size of this block manager. Throws UserError if a
-  /// script has set Sequence.block_size to another one.
+  /// Gives the sequence the block size of this block manager. Throws UserError if a script has set
+  /// Sequence.block_size to another one.
   void set_blocks(const Blocks& given);
-  /// Changes by hand are only for sequences that no scheduler has.
+  /// Throws unless the object owns the sequence: a sequence that a scheduler owns must not be
+  /// changed by hand.
   void require_own(const char* what) const {
     require(own != nullptr, "sequence {} belongs to a scheduler, which alone may {}", seq_id, what);
   }
 };
 
-/// Both throw UserError for a number outside 1 to 1,000,000: more would be a mistake in an
-/// experiment.
+/// Makes a block manager. Throws UserError for a number outside 1 to 1,000,000, since more would be
+/// a mistake in an experiment.
 Blocks make_blocks(int64_t num_blocks, int64_t block_size, bool enable_prefix_caching);
 
 void require_block_size(int64_t block_size);

@@ -83,7 +83,7 @@ Task<> HttpClient::exchange(std::string_view head, std::string_view body, const 
   const std::array<asio::const_buffer, 2> buffers = {asio::buffer(head), asio::buffer(body)};
   co_await asio::async_write(socket_, buffers, asio::use_awaitable);
   http::response_parser<http::string_body> parser;
-  parser.eager(true);  // it parses all that has arrived
+  parser.eager(true);  // parses all bytes that have arrived
   parser.body_limit(std::numeric_limits<uint64_t>::max());
   while (!parser.is_done()) {
     error_code error, parsing;

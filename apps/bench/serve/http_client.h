@@ -10,13 +10,13 @@
 
 namespace nanovllm {
 
-/// A base URL without https, taken apart.
+/// The parts of a base URL, which must not begin with https.
 struct ServerAddress {
   std::string host, port;
   std::string path;     ///< a prefix of all paths, without a slash at its end
-  std::string api_key;  ///< empty: none is sent
+  std::string api_key;  ///< empty: no key is sent
 
-  /// Throws UserError that names the option.
+  /// Parses a base URL. Throws UserError that names the option.
   static ServerAddress of(const std::string& base_url, const std::string& api_key);
 };
 
@@ -64,7 +64,7 @@ class EventReader {
   }
 
  private:
-  std::string rest_;  // what has no newline yet
+  std::string rest_;  // the beginning of a line that has no newline yet
 };
 
 }  // namespace nanovllm

@@ -22,7 +22,7 @@ double std_of(const std::vector<double>& values) {
   return values.empty() ? 0 : std::sqrt(sum / static_cast<double>(values.size()));
 }
 
-/// With linear interpolation, as numpy's percentile.
+/// The percentile with linear interpolation, as numpy computes it.
 double percentile(const std::vector<double>& sorted, double percent) {
   if (sorted.empty()) return 0;
   const double at = percent / 100 * static_cast<double>(sorted.size() - 1);

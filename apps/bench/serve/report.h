@@ -8,7 +8,7 @@
 
 namespace nanovllm {
 
-/// What the requests of a run took, in milliseconds; as vLLM counts it.
+/// The times of the requests of a run, in milliseconds and as vLLM counts them.
 struct ServeResult {
   std::vector<double> ttft, tpot, itl, e2el;
   int64_t completed = 0, failed = 0, input_tokens = 0, output_tokens = 0, num_events = 0;
@@ -20,7 +20,7 @@ struct ServeResult {
 /// The figures under the keys of `vllm bench serve`, after the run's settings.
 Json serve_report(ServeResult result, const Json& settings);
 
-/// Such a report as the table that `vllm bench serve` prints.
+/// A report of serve_report() as the table that `vllm bench serve` prints.
 std::string serve_table(const Json& report);
 
 }  // namespace nanovllm

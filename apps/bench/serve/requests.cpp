@@ -24,7 +24,7 @@ namespace {
 constexpr const char* kCompletionsPath = "/v1/completions";
 constexpr const char* kChatPath = "/v1/chat/completions";
 constexpr int64_t kRandomPrompts = 1000;
-constexpr int64_t kTokensOfHash = 512;  // of a trace with the hashes of the prompts' blocks
+constexpr int64_t kTokensOfHash = 512;  // tokens of a block whose hash a trace has
 
 /// Calls on_line(text, number) for each line of a file that is not blank, until it returns false.
 template <class OnLine>
@@ -82,7 +82,9 @@ class FileRequests : public ServeRequests {
   ServeRequest request(size_t i) const override { return requests_[i]; }
 
  private:
-  /// The lengths and the temperature that a line does not say are those of `bench throughput`.
+  /// Makes the request of a line. Lengths and a temperature that the line does not have are those
+  /// of
+  /// `bench throughput`.
   static ServeRequest request_of(PromptLine& line, const std::string& model) {
     const SamplingParams defaults;
     Json body = {{"model", model},
@@ -172,7 +174,7 @@ class RandomRequests : public ServeRequests {
       to.push_back(static_cast<int32_t>(random() % static_cast<uint64_t>(traffic_.vocab_size)));
   }
 
-  /// {"timestamp": milliseconds, "input_length", "output_length", "hash_ids"}
+  /// Reads a line {"timestamp": milliseconds, "input_length", "output_length", "hash_ids"}.
   void read_json(const std::string& text, const std::string& where) {
     const Json line = parse_json(text, where);
     const auto number = [&](const char* name) {
@@ -189,12 +191,12 @@ class RandomRequests : public ServeRequests {
     require(hashes->is_array() && std::ranges::all_of(*hashes, is_integer),
             "{}: hash_ids must be a list of whole numbers", where);
     requests_.back().hashes = hashes->get<std::vector<int64_t>>();
-    // A block that was cut short is the whole block's beginning.
+    // A block that was cut short is the beginning of the whole block.
     const auto most = static_cast<size_t>(requests_.back().input / kTokensOfHash + 1);
     if (requests_.back().hashes.size() > most) requests_.back().hashes.resize(most);
   }
 
-  /// 2023-11-16 18:17:03.9799600,4808,10
+  /// Reads a line such as 2023-11-16 18:17:03.9799600,4808,10: time, input and output length.
   void read_csv(const std::string& line, const std::string& where) {
     int year = 0, month = 0, day = 0, hours = 0, minutes = 0;
     double seconds = 0;
@@ -215,7 +217,8 @@ class RandomRequests : public ServeRequests {
                          static_cast<int64_t>(std::clamp(output, 1.0, kMost))});
   }
 
-  /// A prompt and its answer must fit. An answer keeps at most half of the context.
+  /// Cuts requests so that a prompt and its answer fit. An answer keeps at most half of the
+  /// context.
   void cut(int64_t max_model_len) {
     for (Lengths& lengths : requests_) {
       if (lengths.input + lengths.output <= max_model_len) continue;

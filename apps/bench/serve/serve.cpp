@@ -82,7 +82,7 @@ std::string error_message(const std::string& text) {
   return text.substr(0, kMostBytes);
 }
 
-/// The clients, in one thread. Each connection sends one request at a time.
+/// All clients, in one thread. Each connection sends one request at a time.
 class Load {
  public:
   Load(const ServerAddress& address, const LoadOptions& options) : address_(address) {
@@ -90,7 +90,8 @@ class Load {
                                                 : std::numeric_limits<size_t>::max();
   }
 
-  /// The first model of /v1/models, unless `name` is given, and the longest context (0: unknown).
+  /// Asks the server for its first model, unless `name` is given, and for the longest context (0:
+  /// unknown).
   void ask_for_model(std::string& name, int64_t& max_model_len) {
     std::string failure;
     const auto ask = [&]() -> Task<> {
@@ -241,7 +242,7 @@ class Load {
       if (usage == json.end() || !usage->is_object()) return;
       answer.input_tokens = usage->value("prompt_tokens", answer.input_tokens);
       answer.output_tokens = usage->value("completion_tokens", answer.output_tokens);
-    } catch (const std::exception&) {  // then the events are counted
+    } catch (const std::exception&) {  // without the usage, the events are counted
     }
   }
 

@@ -17,14 +17,14 @@ constexpr size_t kMaxDepth = 200;
 constexpr int kMaxKeys = 20'000;
 constexpr int64_t kMaxLooks = int64_t{kMaxKeys} * kMaxKeys / 2;
 
-// What a value takes: in a list, which may have twice the size; as an object of its own on the
-// heap; and as a key with its place in the list of an object's members.
+// The memory that a value takes: in a list, which may have twice the size; as an object of its own
+// on the heap; and as a key with its place in the list of an object's members.
 constexpr size_t kListedBytes = 32, kHeapBytes = 64, kKeyBytes = 64;
 
-// Looks only at brackets, commas, colons and strings; the parser finds out whether the rest is
-// valid JSON.
+// Checks the limits by reading only brackets, commas, colons and strings. The parser finds out
+// whether the rest is valid JSON.
 void check_limits(std::string_view text, const std::string& where, size_t max_bytes) {
-  std::vector<int> num_keys;  // of each object or list that is not closed yet
+  std::vector<int> num_keys;  // keys of each object or list that is not closed yet
   int64_t num_looks = 0;      // comparisons of keys that the parser will make
   size_t num_bytes = 0;
   bool in_string = false;
@@ -63,7 +63,7 @@ void check_bytes(std::string_view text, const std::string& where) {
   require(nul == std::string_view::npos, "{}: not valid JSON: a NUL at byte {}", where, nul);
 }
 
-/// Makes values of what nlohmann's parser reads.
+/// Makes values from the events of nlohmann's parser.
 class Reader : public nlohmann::json_sax<nlohmann::json> {
  public:
   bool null() override { return add(nullptr); }
@@ -89,7 +89,7 @@ class Reader : public nlohmann::json_sax<nlohmann::json> {
 
   Json root;
   size_t error_byte = 0;
-  std::string error;  ///< what nlohmann's exception says; empty if there is none
+  std::string error;  ///< the text of nlohmann's exception; empty if there is none
 
  protected:
   virtual bool add(Json value) {
@@ -112,10 +112,10 @@ class Reader : public nlohmann::json_sax<nlohmann::json> {
   }
 
   std::vector<Json*> open_;  // the objects and arrays around the next value
-  Json* place_ = nullptr;    // of the next value, if that is in an object
+  Json* place_ = nullptr;    // where the next value goes, if it is in an object
 };
 
-/// Also checks the limits of parse_sorted_json().
+/// The Reader of parse_sorted_json(), which also checks that function's limits.
 class SortedReader final : public Reader {
  public:
   SortedReader(const std::string& where, size_t max_values)
@@ -172,7 +172,7 @@ class SortedReader final : public Reader {
   if (start == std::string_view::npos)
     fail("{}: not valid JSON: a number too large for a double", where);
   what.remove_prefix(start);
-  // In a text of one line the number of the line says nothing, and `where` may have another one.
+  // In a text of one line the number of the line is useless, and `where` may have another number.
   constexpr std::string_view kFirstLine = "parse error at line 1, ";
   if (text.find('\n') == std::string_view::npos && what.starts_with(kFirstLine))
     fail("{}: not valid JSON: parse error at {}", where, what.substr(kFirstLine.size()));

@@ -15,7 +15,7 @@ std::partial_ordering compare_numbers(auto a, auto b) {
   return static_cast<double>(a) <=> static_cast<double>(b);
 }
 
-/// Where values of the type stand among those of other types.
+/// The place of the value's type in the order of types.
 int rank_of(const Json& json) {
   return json.is_null()      ? 0
          : json.is_boolean() ? 1

@@ -32,7 +32,7 @@ void append_unit(std::string& to, char32_t utf16) {
 }
 
 void append_escaped(std::string& to, std::string_view text) {
-  size_t begin = 0;  // of what is not written yet
+  size_t begin = 0;  // where the text that is not written yet begins
   for (size_t i = 0; i < text.size(); ++i) {
     const auto byte = static_cast<unsigned char>(text[i]);
     const char escape = kEscapes[byte];
@@ -46,7 +46,7 @@ void append_escaped(std::string& to, std::string_view text) {
   to.append(text, begin);
 }
 
-/// Escapes all that is not printable ASCII.
+/// Appends a text and escapes all that is not printable ASCII.
 void append_ascii(std::string& to, std::string_view text) {
   const char* const end = text.data() + text.size();
   for (const char* p = text.data(); p < end;) {
@@ -61,8 +61,8 @@ void append_ascii(std::string& to, std::string_view text) {
   }
 }
 
-/// The shortest digits that give the same double. Numbers that would need many zeros have an
-/// exponent, and whole numbers end with ".0".
+/// Appends the shortest digits that give the same double. Numbers that would need many zeros have
+/// an exponent, and whole numbers end with ".0".
 void append_real(std::string& to, double real) {
   if (!std::isfinite(real)) {
     to += "null";

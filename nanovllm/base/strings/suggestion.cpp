@@ -9,7 +9,7 @@ namespace nanovllm {
 
 namespace {
 
-// Lower case, dashes as underscores, and without the dashes that an option begins with.
+// The name in lower case, with underscores for dashes, without the dashes that begin an option.
 std::string plain(std::string_view name) {
   std::string text(name.substr(std::min(name.find_first_not_of('-'), name.size())));
   for (char& c : text)
@@ -46,7 +46,7 @@ std::string_view nearest_name(std::string_view given, std::span<const std::strin
   size_t least = std::max<size_t>(1, wanted.size() / 3) + 1;
   for (const std::string& name : known) {
     const std::string candidate = plain(name);
-    // So few letters have to begin right: 'gpu' does not mean 'cpu'.
+    // A short name has to begin with the right letter: 'gpu' does not mean 'cpu'.
     if (wanted.size() <= kShortLen && !candidate.starts_with(wanted[0])) continue;
     const bool continues = wanted.size() >= kLeastPrefix && candidate.size() > wanted.size() &&
                            candidate.starts_with(wanted);

@@ -14,8 +14,8 @@ namespace {
 
 struct ByteSequence {
   int len;        // bytes of the character, or of the maximal subpart
-  bool complete;  // a well-formed character
-  bool cut;       // well-formed as far as it goes, but the text ends
+  bool complete;  // whether it is a well-formed character
+  bool cut;       // whether it is well-formed but cut off by the end of the text
 };
 
 // Reads the sequence that begins at bytes[at], by table 3-7 of the Unicode Standard. Only the range

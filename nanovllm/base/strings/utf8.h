@@ -53,7 +53,7 @@ inline int utf8_len(char lead) {
 /// Whether the byte is not the first one of its character.
 inline bool is_continuation(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
 
-/// Where the last character of well-formed `text` begins, which is not empty.
+/// The place where the last character of well-formed `text`, which is not empty, begins.
 inline size_t last_char(std::string_view text) {
   size_t at = text.size() - 1;
   while (at > 0 && is_continuation(text[at])) --at;

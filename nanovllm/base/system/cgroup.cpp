@@ -14,8 +14,8 @@ namespace {
 
 constexpr size_t kNone = CgroupLimits::kNone;
 
-/// The names of the files and of the entries of memory.stat that say the same in both versions. In
-/// version 1, the entries that begin with "total_" include the groups below.
+/// The names, which differ between the two versions, of the files and of the entries of
+/// memory.stat. In version 1, the entries that begin with "total_" include the groups below.
 struct MemoryNames {
   const char *limit, *used, *inactive_file, *active_file;
 };
@@ -24,12 +24,12 @@ constexpr MemoryNames kVersion1 = {"/memory.limit_in_bytes", "/memory.usage_in_b
 constexpr MemoryNames kVersion2 = {"/memory.max", "/memory.current", "inactive_file",
                                    "active_file"};
 
-/// A mounted hierarchy of groups: /proc/self/mountinfo without what does not matter here.
+/// A mounted hierarchy of groups: the fields of /proc/self/mountinfo that matter here.
 struct Mount {
   std::string root;     // the group that is mounted, as a path in its hierarchy
   std::string point;    // where it is mounted
   std::string type;     // cgroup (version 1) or cgroup2
-  std::string options;  // has the controllers of version 1
+  std::string options;  // in version 1 they contain the controllers
 };
 
 size_t to_number(std::string_view text) {
@@ -88,7 +88,7 @@ std::vector<std::string> folders_in(const Mount& mount, const std::string& path)
   std::string rest = path.substr(root.size());
   if (rest == "/") rest.clear();
   for (;; rest.resize(rest.rfind('/'))) {
-    std::error_code ignored;  // what cannot be seen has no limits that can be read
+    std::error_code ignored;  // a folder that cannot be seen has no limits that can be read
     if (std::filesystem::is_directory(mount.point + rest, ignored))
       folders.push_back(mount.point + rest);
     if (rest.empty()) return folders;

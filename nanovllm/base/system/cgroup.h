@@ -6,14 +6,14 @@
 
 namespace nanovllm {
 
-/// What the control groups (cgroups) of this process allow: its own ones and each one above them
-/// that can be seen. Groups of version 1, of version 2 and both together (the hybrid layout) count.
+/// The limits of the control groups (cgroups) of this process: its own groups and each visible
+/// group above them. Groups of version 1, of version 2 and both together (the hybrid layout) count.
 /// SIZE_MAX means that there is no limit.
 struct CgroupLimits {
   static constexpr size_t kNone = std::numeric_limits<size_t>::max();
   size_t memory = kNone;  ///< bytes that the processes of a group may use together
-  /// How many of them are left. The page cache counts as free, because the kernel drops it before
-  /// it refuses memory.
+  /// How many of these bytes are left. The page cache counts as free, because the kernel drops it
+  /// before it refuses memory.
   size_t memory_left = kNone;
   size_t num_cpus = kNone;  ///< the CPU quota, rounded up to whole processors
 };

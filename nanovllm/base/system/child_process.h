@@ -9,7 +9,7 @@
 
 namespace nanovllm {
 
-/// A process that this one starts. Thread-safe after start().
+/// A child process. Thread-safe after start().
 class ChildProcess {
  public:
   /// Runs the program `arguments[0]` in a process group of its own, so that Ctrl-C in a terminal

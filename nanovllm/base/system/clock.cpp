@@ -22,7 +22,7 @@ double seconds_since_process_start() {
   constexpr int kFirst = 3, kStartTime = 22;  // fields as proc(5) counts them
   std::string field;
   for (int i = kFirst; i < kStartTime; ++i) fields >> field;
-  double ticks = 0;  // since the machine was started, including the time in which it slept
+  double ticks = 0;  // ticks since the machine was started, including the time in which it slept
   check(static_cast<bool>(fields >> ticks), "/proc/self/stat: no start time");
   timespec now{};
   ::clock_gettime(CLOCK_BOOTTIME, &now);

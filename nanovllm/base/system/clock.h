@@ -10,7 +10,7 @@ inline double steady_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-/// The time in so many seconds, which may be infinite.
+/// The time that is this many seconds from now; `seconds` may be infinite.
 inline std::chrono::steady_clock::time_point steady_time_in(double seconds) {
   using Clock = std::chrono::steady_clock;
   constexpr double kLongest = 1e9;  // thirty years; no clock overflows

@@ -7,7 +7,7 @@ namespace nanovllm {
 
 /// A file descriptor that is closed by the destructor. It is never 0, 1 or 2
 /// (cleanup.standard-streams): in a process whose standard stream was closed, the next file that is
-/// opened would get its number, and whatever is printed to the stream would be written to the file.
+/// opened would get the stream's number, and output to the stream would be written to the file.
 class FileDescriptor {
  public:
   /// Takes ownership of `fd`, which may be -1, and moves it to a number above 2 if necessary. If

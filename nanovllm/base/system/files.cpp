@@ -98,7 +98,7 @@ void replace_file(const std::string& path, const std::string& text) {
       require(count > 0 || errno == EINTR, "{}: {}", path, std::strerror(errno));
       done += static_cast<size_t>(std::max<ssize_t>(count, 0));
     }
-    // Otherwise, after a power failure, the new name may have no contents. Some file systems
+    // Without this, after a power failure the new name may have no contents. Some file systems
     // cannot.
     (void)!::fdatasync(file.get());
     require(::rename(unfinished.c_str(), path.c_str()) == 0, "{}: {}", path, std::strerror(errno));

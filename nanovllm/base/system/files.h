@@ -17,7 +17,7 @@ constexpr size_t kMaxConfigBytes = size_t{1} << 20;
 constexpr size_t kMaxTemplateBytes = size_t{1} << 20;
 constexpr size_t kMaxTokenizerConfigBytes = size_t{1} << 24;
 constexpr size_t kMaxTokenizerBytes = size_t{1} << 28;
-constexpr size_t kMaxIndexBytes = 100'000'000;  // it names every tensor
+constexpr size_t kMaxIndexBytes = 100'000'000;  // an index names every tensor
 constexpr size_t kMaxLineBytes = size_t{1} << 28;
 
 /// Opens a regular file for reading. Throws UserError that names the path for anything else; for a

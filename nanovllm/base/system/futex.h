@@ -8,8 +8,8 @@
 #include <cstdint>
 #include <ctime>
 
-/// Waiting until a word in memory that several processes share changes. std::atomic's own wait()
-/// only works within one process.
+/// Functions to wait until a word changes in memory that several processes share. std::atomic's own
+/// wait() only works within one process.
 namespace nanovllm {
 
 /// Returns when futex_wake_all() is called for the word, after `milliseconds`, at once if the word

@@ -18,7 +18,7 @@ class InputFile {
   explicit InputFile(const std::string& path);
 
   const std::string& path() const { return path_; }
-  /// Its size in bytes when it was opened.
+  /// The size of the file in bytes when it was opened.
   size_t size() const { return static_cast<size_t>(status_.st_size); }
   /// Reads bytes [offset, offset + bytes) to `to`. Several threads may call it at the same time.
   /// Throws UserError if the file has become shorter or cannot be read.

@@ -43,7 +43,7 @@ int run_within_limits(const std::function<int()>& body) {
       "the limit of stacks is {} KiB (ulimit -s), and a thread with a stack of {} KiB cannot be "
       "started: {}; raise the limit",
       limit.rlim_cur >> 10, kStackBytes >> 10, std::strerror(error));
-  // Signals are for the other thread.
+  // Signals are handled by the other thread.
   sigset_t all;
   ::sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, nullptr);

@@ -22,7 +22,7 @@ std::string escape_controls(std::string_view text, bool keep_lines) {
   for (size_t i = 0; i < text.size();) {
     const unsigned byte = byte_at(text, i);
     if (byte >= 0x80) {
-      // Overlong forms are not well-formed. A terminal may take them for what they encode.
+      // Overlong forms are not well-formed, but a terminal may decode them.
       const size_t length = character_len(text.substr(i));
       const bool is_c1 = length == 2 && byte == 0xc2 && byte_at(text, i + 1) < 0xa0;
       if (length == 0 || is_c1) out += fmt::format("\\x{:02x}", byte_at(text, i + (is_c1 ? 1 : 0)));

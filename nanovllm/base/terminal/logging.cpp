@@ -69,7 +69,7 @@ class NonBlockingStderr final : public spdlog::sinks::base_sink<std::mutex> {
     return written;
   }
 
-  std::string rest_;  // of a line
+  std::string rest_;  // the rest of a line of which stderr took only a part
   int64_t num_lost_ = 0;
 };
 

@@ -74,7 +74,7 @@ void ProgressBar::show(const std::string& line, int columns) {
   drawn_columns_ = length;
 }
 
-/// The longest of several forms that fits.
+/// The text of the bar in the longest of several forms that fits.
 std::string ProgressBar::text(double elapsed, int columns) const {
   const auto per_second = [&](int64_t count) {
     return elapsed > 0 ? static_cast<double>(count) / elapsed : 0;

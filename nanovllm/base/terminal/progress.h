@@ -40,7 +40,7 @@ class ProgressBar {
   bool enabled_;
   int64_t done_ = 0, prefill_tokens_ = 0, decode_tokens_ = 0;
   Clock::time_point start_, last_draw_;
-  int drawn_columns_ = 0;  // of the bar that is visible; 0: none is
+  int drawn_columns_ = 0;  // columns of the visible bar; 0: no bar is visible
 };
 
 }  // namespace nanovllm

@@ -8,10 +8,10 @@ namespace nanovllm {
 
 namespace {
 
-/// Rows that are read at once.
+/// The number of rows that are read at once.
 constexpr int64_t kRows = 64;
 
-/// Calls visit(row, values) for each of these rows.
+/// Calls visit(row, values) for each row of a range.
 template <class Visit>
 void for_rows(const WeightRows& weight, const Visit& visit) {
   for (int64_t first = 0; first < weight.num_rows(); first += kRows) {
@@ -23,7 +23,8 @@ void for_rows(const WeightRows& weight, const Visit& visit) {
   }
 }
 
-/// The same matrix with a scale for each row, so that the row's largest value becomes `most`.
+/// Quantizes a weight with a scale for each row, so that the row's largest value becomes the
+/// largest one of the format.
 QuantizedMatrix quantize(const WeightRows& weight, QuantizedFormat format) {
   const bool is_float = format == QuantizedFormat::kE4M3;
   const float most = is_float ? 448 : 127;

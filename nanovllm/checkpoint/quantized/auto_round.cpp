@@ -8,7 +8,8 @@ namespace nanovllm {
 
 namespace {
 
-/// The modules that extra_config leaves as they are. It may not quantize others in another way.
+/// The modules that extra_config leaves unquantized. Refuses an extra_config that quantizes some
+/// modules in another way than the rest.
 std::vector<std::string> read_left_out(const JsonFields& config) {
   std::vector<std::string> left_out;
   if (config.find("extra_config") == nullptr) return left_out;
@@ -33,9 +34,9 @@ std::vector<std::string> read_left_out(const JsonFields& config) {
 
 }  // namespace
 
-// quant_method "auto-round" (Cheng et al., "Optimize Weight Rounding via Signed Gradient Descent
-// for the Quantization of LLMs", 2023), as Intel's AutoRound exports it: the tensors of GPTQ or
-// AWQ.
+// Reads quant_method "auto-round" (Cheng et al., "Optimize Weight Rounding via Signed Gradient
+// Descent for the Quantization of LLMs", 2023), as Intel's AutoRound exports it: the tensors are
+// those of GPTQ or AWQ.
 Quantization auto_round(const JsonFields& config) {
   constexpr std::array<std::string_view, 2> kGptq = {"auto_round:auto_gptq", "auto_gptq"};
   constexpr std::array<std::string_view, 2> kAwq = {"auto_round:auto_awq", "auto_awq"};

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kBits = 4;
 constexpr int64_t kFields = 32 / kBits;
-/// The field, of a word of eight columns, that holds each of them.
+/// For each of the eight columns in a word, the field of the word that holds it.
 constexpr std::array<int64_t, kFields> kFieldOf = {0, 4, 1, 5, 2, 6, 3, 7};
 
 int64_t field_of(int64_t row) {
@@ -25,7 +25,7 @@ int64_t field_of(int64_t row) {
 Quantization awq(const JsonFields& config) {
   const std::string version = config.text("version", "gemm");
   if (version != "gemm" && version != "GEMM") config.refuse("version", "it must be gemm");
-  // The second names are those of AutoAWQ's own file, quant_config.json.
+  // AutoAWQ's own file, quant_config.json, has other names than config.json.
   const char* const bits = config.contains("w_bit") ? "w_bit" : "bits";
   if (config.integer(bits, 64, 4) != kBits) config.refuse(bits, "it must be 4");
   if (!config.boolean("zero_point", true)) config.refuse("zero_point", "it must be true");

@@ -120,7 +120,7 @@ Scheme read_scheme(const JsonFields& config, const JsonFields& group) {
   if (scheme.type != "int") weights.refuse("type", "it must be float or int");
   if (scheme.bits != 4 && scheme.bits != 8)
     weights.refuse("num_bits", "integers must have 4 or 8 bits");
-  // With groups of different formats, each has its own.
+  // A group of modules has a format of its own if the groups have different formats.
   const JsonFields& format = group.find("format") != nullptr ? group : config;
   if (format.text("format", "") != "pack-quantized")
     format.refuse("format", "of integers it must be pack-quantized");
@@ -134,7 +134,8 @@ Scheme read_scheme(const JsonFields& config, const JsonFields& group) {
   return scheme;
 }
 
-/// Groups have different targets, but which modules are quantized shows in their tensors.
+/// Reads the one scheme of all groups. Their targets are not needed, because the tensors show which
+/// modules are quantized.
 Scheme read_schemes(const JsonFields& config) {
   const JsonFields groups = config.object("config_groups");
   std::optional<Scheme> all;
@@ -152,7 +153,7 @@ Scheme read_schemes(const JsonFields& config) {
 
 // quant_method "compressed-tensors", as llm-compressor writes it.
 Quantization compressed_tensors(const JsonFields& config) {
-  // Old exporters call what is compressed frozen.
+  // Old exporters call compressed weights frozen.
   const std::string status = config.text("quantization_status", "compressed");
   if (status != "compressed" && status != "frozen")
     config.refuse("quantization_status", "it must be compressed or frozen");

@@ -10,7 +10,7 @@ namespace nanovllm {
 
 namespace {
 
-// The second name is that of old exporters of compressed-tensors.
+// Old exporters of compressed-tensors used the second name.
 constexpr std::array kKeys = {"quantization_config", "compression_config"};
 
 struct Name {
@@ -95,7 +95,7 @@ WeightRows take_weight(TensorSource& tensors, const std::optional<Quantization>&
   return tensors.take(name, shape);
 }
 
-// Checkpoints do not always list routers, but they are never quantized.
+// Routers count as not linear: they are never quantized, though not every checkpoint says so.
 bool is_linear(const std::string& module) {
   return module.starts_with("model.layers.") && !module.ends_with(".mlp.gate");
 }
@@ -103,7 +103,8 @@ bool is_linear(const std::string& module) {
 bool is_quantized(const std::optional<Quantization>& quantization, const std::string& module) {
   if (!quantization || !is_linear(module)) return false;
   return std::ranges::none_of(quantization->left_out, [&](std::string part) {
-    // A regular expression of compressed-tensors; published ones have wildcards at the ends only.
+    // "re:" begins a regular expression of compressed-tensors. Published expressions have wildcards
+    // at the ends only.
     if (part.starts_with("re:.*")) part = part.substr(5);
     for (const std::string_view end : {".*", "$"})
       if (part.ends_with(end)) part.resize(part.size() - end.size());

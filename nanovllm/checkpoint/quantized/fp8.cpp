@@ -6,16 +6,16 @@
 
 namespace nanovllm {
 
-// quant_method "fp8", as DeepSeek and Qwen publish it: weight [n, k] in E4M3, weight_scale_inv with
-// a scale for each block of weight_block_size. Without that key, as vLLM writes it: one
-// weight_scale for the whole matrix. Scales of activations (activation_scheme "static") are not
-// needed, because activations get their scales at run time.
+// Reads quant_method "fp8". DeepSeek and Qwen publish it with weight [n, k] in E4M3, and
+// weight_scale_inv with a scale for each block of weight_block_size. vLLM writes it without that
+// key, with one weight_scale for the whole matrix. Scales of activations (activation_scheme
+// "static") are not needed, because activations get their scales at run time.
 Quantization fp8(const JsonFields& config) {
   if (config.text("fmt", "e4m3") != "e4m3") config.refuse("fmt", "it must be e4m3");
   const std::string scheme = config.text("activation_scheme", "dynamic");
   if (scheme != "dynamic" && scheme != "static")
     config.refuse("activation_scheme", "it must be dynamic or static");
-  int64_t block_rows = 0, block_columns = 0;  // 0: all
+  int64_t block_rows = 0, block_columns = 0;  // 0: all rows or columns
   if (const Json* block = config.find("weight_block_size")) {
     require(block->is_array() && block->size() == 2 &&
                 std::ranges::all_of(*block,

@@ -9,7 +9,7 @@ namespace nanovllm {
 // quant_method "gptq" (Frantar et al., "GPTQ: Accurate Post-Training Quantization for Generative
 // Pre-trained Transformers", 2022), as AutoGPTQ and GPTQModel write it: qweight [k / fields of a
 // word, n], qzeros [groups, n / fields], scales [groups, n], g_idx [k] the group of each column.
-// Zero points are stored less one, unless checkpoint_format is gptq_v2.
+// Zero points are stored as one less than they are, unless checkpoint_format is gptq_v2.
 Quantization gptq(const JsonFields& config) {
   const int64_t bits_given = config.integer("bits", 64);
   if (bits_given != 4 && bits_given != 8) config.refuse("bits", "it must be 4 or 8");
@@ -38,7 +38,7 @@ Quantization gptq(const JsonFields& config) {
     std::vector<int32_t> group_of;
     if (tensors.has(module + ".g_idx") || (ordered && groups > 1)) {
       group_of = take_groups(tensors, module + ".g_idx", columns, groups);
-      // Without activation order the indices usually count up in groups; then nobody needs them.
+      // Without activation order the indices usually count up in groups; then they are not needed.
       bool consecutive = true;
       for (int64_t i = 0; i < columns; ++i)
         consecutive &= group_of[static_cast<size_t>(i)] == i / size;

@@ -4,8 +4,9 @@
 namespace nanovllm {
 
 // quant_method "modelopt", as NVIDIA's Model Optimizer exports it: in config.json, or under the key
-// "quantization" in hf_quant_config.json. Its FP8 is that of vLLM, with one scale for each matrix.
-// Scales of activations and of a cache are not needed, because these get theirs at run time.
+// "quantization" in hf_quant_config.json. Its FP8 has the form that vLLM writes, with one scale for
+// each matrix. Scales of activations and of a cache are not needed, because both get their scales
+// at run time.
 Quantization modelopt(const JsonFields& config) {
   const JsonFields fields =
       config.find("quantization") != nullptr ? config.object("quantization") : config;

@@ -30,7 +30,7 @@ void wait_for_lock(const FileDescriptor& lock, const DownloadJob& job, const Rem
   }
 }
 
-/// The file that grows while a blob is downloaded, and the checksum of what it has.
+/// The file that grows while a blob is downloaded, and the checksum of its contents so far.
 class IncompleteFile {
  public:
   IncompleteFile(std::string path, const RemoteFile& file)
@@ -40,14 +40,14 @@ class IncompleteFile {
     if (fd_.get() < 0) fail_to_write(path_);
   }
 
-  /// Takes what an earlier download has left, unless that is too much. Returns its size.
+  /// Keeps the part that an earlier download has left, unless it is too large. Returns its size.
   uint64_t resume(const std::atomic<bool>& stop) {
     const off_t end = ::lseek(fd_.get(), 0, SEEK_END);
     if (end < 0 || static_cast<uint64_t>(end) > file_.size) clear();
     else hash_from_disk(static_cast<uint64_t>(end), stop);
     return size_;
   }
-  /// Begins again with an empty file.
+  /// Starts again with an empty file.
   void clear() {
     if (::ftruncate(fd_.get(), 0) != 0) fail_to_write(path_);
     size_ = 0;
@@ -128,7 +128,7 @@ void receive(const DownloadJob& job, const RemoteFile& file, IncompleteFile& inc
     }
     progress.done = incomplete.size();
     if (incomplete.is_complete()) return;
-    // What is received for the second time is no progress.
+    // Bytes that are received for the second time are no progress.
     if (incomplete.size() > most) backoff.reset();
     most = std::max(most, incomplete.size());
     backoff.wait(why, retry_after);

@@ -10,7 +10,7 @@
 
 namespace nanovllm::hub {
 
-/// What the downloads of a model's files have in common.
+/// The settings and state that the downloads of a model's files share.
 struct DownloadJob {
   const ModelId& id;
   const Settings& settings;
@@ -20,8 +20,8 @@ struct DownloadJob {
   const std::atomic<bool>& stop;
 };
 
-/// Downloads a file to its blob, or the rest of it if an earlier download was interrupted; waits
-/// for another process that does so already. The blob exists only once its size and its checksum
+/// Downloads a file to its blob, or the rest of it if an earlier download was interrupted. Waits if
+/// another process is already downloading it. The blob exists only once its size and its checksum
 /// are right. Throws UserError if the hub refuses the file, std::runtime_error for any other
 /// failure, and Stopped.
 void download_blob(const DownloadJob& job, const RemoteFile& file, FileProgress& progress,

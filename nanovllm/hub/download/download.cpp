@@ -54,7 +54,7 @@ RemoteModel ask_hub(const ModelId& id, const Settings& settings, const std::stri
   }
 }
 
-/// Throws if the disk has not enough space for what is still to be downloaded.
+/// Throws if the disk does not have enough space for the bytes that are still to be downloaded.
 void require_disk_space(const ModelId& id, const std::string& cache_folder, uint64_t needed) {
   std::error_code error;
   const std::filesystem::space_info space = std::filesystem::space(cache_folder, error);
@@ -65,13 +65,13 @@ void require_disk_space(const ModelId& id, const std::string& cache_folder, uint
       id.text(), size_text(needed), cache_folder, size_text(space.available)));
 }
 
-/// What a check of the files that are there has found.
+/// The result of a check of the files that the cache has.
 struct Verified {
   size_t num_files = 0;
   uint64_t bytes = 0;
 };
 
-/// Checks those of the files that are there, and removes the damaged ones.
+/// Checks the files that the cache has, and removes the damaged ones.
 void remove_damaged(const DownloadJob& job, const std::vector<RemoteFile>& files,
                     std::atomic<bool>& stop, const DownloadOptions& options, Verified& verified) {
   std::vector<FileCheck> checks;
@@ -94,7 +94,7 @@ void remove_damaged(const DownloadJob& job, const std::vector<RemoteFile>& files
   }
 }
 
-/// Downloads those of the files that are not there, each blob once.
+/// Downloads the files that the cache lacks, each blob once.
 void download_files(const DownloadJob& job, std::vector<RemoteFile> files, std::atomic<bool>& stop,
                     const DownloadOptions& options, Verified& verified) {
   std::set<std::string> blobs, needed_blobs;

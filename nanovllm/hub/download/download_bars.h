@@ -9,7 +9,7 @@
 
 namespace nanovllm::hub {
 
-/// How far the download of a file is. Its thread writes it and DownloadBars reads it.
+/// The progress of the download of a file. The file's thread writes it and DownloadBars reads it.
 struct FileProgress {
   enum State { kWaiting, kRunning, kFinished };
   std::string name;
@@ -17,13 +17,13 @@ struct FileProgress {
   std::atomic<uint64_t> done = 0;
   std::atomic<State> state = kWaiting;
   std::chrono::steady_clock::time_point start;  ///< valid once it is running
-  uint64_t done_at_start = 0;                   ///< what an earlier download left
+  uint64_t done_at_start = 0;                   ///< bytes that an earlier download left
 
   void begin(uint64_t bytes_there);
 };
 
-/// Progress bars on stderr, one for each file that is being downloaded; those of finished files
-/// stay above them. Only if stderr is a terminal with escape sequences.
+/// Progress bars on stderr, one for each file that is being downloaded; the bars of finished files
+/// stay above them. They are drawn only if stderr is a terminal with escape sequences.
 class DownloadBars {
  public:
   /// `files` must exist as long as this object.
@@ -38,21 +38,21 @@ class DownloadBars {
   void draw();
 
  private:
-  std::vector<FileProgress*> files_;  // without those whose last bar was drawn
+  std::vector<FileProgress*> files_;  // files whose last bar was not drawn yet
   bool enabled_;
-  int num_lines_ = 0;  // of the bars that are visible below the finished ones
-  std::mutex mutex_;   // of notes_
+  int num_lines_ = 0;  // lines of the bars that are visible below the finished ones
+  std::mutex mutex_;   // guards notes_
   std::vector<std::string> notes_;
 };
 
 /// The bar of a file in at most `columns` columns, as tqdm draws it: "model.safetensors:  45%|████▌
-/// | 680M/1.50G [00:12<00:15, 55.2MB/s]". Of a long name only the end is shown.
+/// | 680M/1.50G [00:12<00:15, 55.2MB/s]". If the name is long, only its end is shown.
 std::string bar_of_file(const std::string& name, uint64_t size, uint64_t done, double elapsed,
                         double bytes_per_second, int columns);
 
 /// A size with three digits: "1.50G".
 std::string short_size(double bytes);
-/// The same for sentences: "1.50 GB".
+/// A size with three digits for a sentence: "1.50 GB".
 std::string size_text(uint64_t bytes);
 
 }  // namespace nanovllm::hub

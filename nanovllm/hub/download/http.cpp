@@ -65,8 +65,8 @@ HttpReply HttpClient::get(const std::string& path, uint64_t offset,
   if (stop_) throw Stopped();
   const CurlLibrary& curl = curl_library();
   Transfer transfer{on_data, stop_};
-  // After some failures libcurl refuses to change the options of a handle, so each request has one
-  // of its own. Almost all requests are the only one of their client anyway.
+  // After some failures libcurl refuses to change the options of a handle, so each request has its
+  // own handle. Almost every client makes only one request anyway.
   const std::unique_ptr<CURL, decltype(curl.easy_cleanup)> owner(curl.easy_init(),
                                                                  curl.easy_cleanup);
   CURL* const handle = owner.get();
@@ -78,7 +78,7 @@ HttpReply HttpClient::get(const std::string& path, uint64_t offset,
   set(handle, CURLOPT_ERRORBUFFER, transfer.why.data());
   set(handle, CURLOPT_FAILONERROR, 1L);  // the text of an error is not wanted
   set(handle, CURLOPT_BUFFERSIZE, kBufferBytes);
-  // In HTTP/2 the transfers of one process would share a connection; each shall have its own.
+  // HTTP/1.1 gives each transfer a connection of its own. In HTTP/2 those of a process share one.
   set(handle, CURLOPT_HTTP_VERSION, static_cast<long>(CURL_HTTP_VERSION_1_1));
   set(handle, CURLOPT_FOLLOWLOCATION, 1L);
   set(handle, CURLOPT_MAXREDIRS, kMaxRedirects);
@@ -107,7 +107,7 @@ HttpReply HttpClient::get(const std::string& path, uint64_t offset,
   long status = 0;
   curl.easy_getinfo(handle, CURLINFO_RESPONSE_CODE, &status);
   reply.status = status;
-  // libcurl takes 416 for success if it has asked for the rest of a file.
+  // libcurl treats 416 as success if it has asked for the rest of a file.
   reply.cannot_resume = code == CURLE_RANGE_ERROR || (offset > 0 && status == 416);
   if (code != CURLE_OK && code != CURLE_HTTP_RETURNED_ERROR && !reply.cannot_resume) {
     const char* const why =

@@ -13,7 +13,7 @@
 
 namespace nanovllm::hub {
 
-/// The end of a request that got no complete answer.
+/// Thrown for a request that got no complete answer.
 class NetworkError : public std::runtime_error {
  public:
   NetworkError(const std::string& what, bool is_unreachable)
@@ -25,10 +25,10 @@ class NetworkError : public std::runtime_error {
   bool is_unreachable_;
 };
 
-/// The end of a request because `stop` was set.
+/// Thrown if a request ends because `stop` was set.
 struct Stopped {};
 
-/// What a server has answered, without the contents.
+/// The answer of a server, without the contents.
 struct HttpReply {
   int64_t status = 0;
   std::string error_code;              ///< the hub's name of an error: GatedRepo, RepoNotFound, ...
@@ -38,17 +38,17 @@ struct HttpReply {
   bool is_ok() const { return status >= 200 && status < 300; }
 };
 
-/// Requests to the hub, one after the other, by libcurl: with its proxies, redirects and TLS. The
-/// token goes to the host of the endpoint only, not to one that it redirects to.
+/// Sends requests to the hub, one after the other, by libcurl: with its proxies, redirects and TLS.
+/// The token goes only to the host of the endpoint, not to a host that it redirects to.
 class HttpClient {
  public:
   /// `stop` ends a request within a second; it must exist as long as this object.
   HttpClient(const Settings& settings, const std::string& token, const std::atomic<bool>& stop);
 
   /// Reads a resource of the endpoint from byte `offset` on. `path` is the rest of its address, and
-  /// `on_data` gets the contents in pieces if the answer is a success; what it throws ends the
-  /// request and is thrown here. Throws NetworkError or Stopped, and std::runtime_error if trying
-  /// again is of no use.
+  /// `on_data` gets the contents in pieces if the answer is a success. An exception of `on_data`
+  /// ends the request and is thrown again. Throws NetworkError or Stopped, and std::runtime_error
+  /// if trying again is of no use.
   HttpReply get(const std::string& path, uint64_t offset,
                 const std::function<void(std::string_view)>& on_data);
 

@@ -40,7 +40,7 @@ class SignalsBlocked {
 
 void run_tasks(std::deque<std::function<void()>> tasks, std::atomic<bool>& stop,
                const std::function<void()>& tick) {
-  std::mutex mutex;  // of all below
+  std::mutex mutex;  // guards all of the following
   std::condition_variable ended;
   std::exception_ptr thrown;
   size_t num_running = 0;
@@ -80,7 +80,7 @@ void run_tasks(std::deque<std::function<void()>> tasks, std::atomic<bool>& stop,
         threads.push_back(start_thread("a thread for a download", work));
       } catch (const UserError&) {
         if (threads.empty()) throw;
-        break;  // fewer connections also do
+        break;  // fewer connections suffice
       }
       ++num_running;
     }

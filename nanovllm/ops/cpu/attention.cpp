@@ -16,20 +16,20 @@
 namespace nanovllm::cpu {
 namespace {
 
-/// Query rows computed against one load of K and V: enough to hide the loads, few enough for scores
-/// and sums to stay in the L2 cache.
+/// The query rows that are computed against one load of K and V: enough to hide the loads, few
+/// enough for scores and sums to stay in the L2 cache.
 constexpr int64_t kTileRows = 96;
 /// Long tiles are split so that each thread gets about this many tasks.
 constexpr int64_t kTasksPerThread = 4;
 
-/// Key blocks [first_block, end_block) for a tile: query tokens [first_token, first_token +
-/// num_tokens) of the batch, all of one sequence, and one KV head.
+/// Key blocks [first_block, end_block) for a tile, which is query tokens [first_token, first_token
+/// + num_tokens) of the batch, all of one sequence, and one KV head.
 struct Task {
   int32_t seq, kv_head;
   int32_t first_token, num_tokens;
-  int32_t first_position;  // of the first token in its sequence
+  int32_t first_position;  // position of the first token in its sequence
   int32_t first_block, end_block;
-  int64_t first_partial;  // if several threads share the tile: number of block 0's partial result;
+  int64_t first_partial;  // number of block 0's partial result if several threads share the tile,
                           // else -1
 };
 
@@ -41,7 +41,7 @@ struct Workspace {
   Scratch floats;
 };
 
-/// The best kernels of `isa` and those before it whose vectors divide head_dim.
+/// The best kernels, of `isa` or a lower instruction set, whose vectors divide head_dim.
 const AttentionKernels& choose_kernels(Isa isa, DType dtype, const KvCache& kv) {
   for (;; isa = static_cast<Isa>(static_cast<int>(isa) - 1)) {
     const Kernels all = kernels_for(isa, dtype);
@@ -157,7 +157,7 @@ class Attention {
     return (tile.end_block - tile.first_block) * (num_rows(tile) + 8);
   }
 
-  /// `next` is what the thread computes then, or null.
+  /// `next` is the task that the thread computes next, or null.
   void compute(const Task& task, const Task* next, float* memory) const {
     const Partial total = partial_at(memory);
     const Partial own = partial_at(memory + partial_floats());
@@ -198,8 +198,8 @@ class Attention {
                                  total.sum[row], head_dim);
   }
 
-  /// The partial result of the rows that see any key of the block. What is computed after the
-  /// task's last block is `next`, if anything.
+  /// Computes the partial result of the rows that see any key of the block. `next` is the task that
+  /// follows the task's last block, or null.
   void compute_block(const Task& task, int32_t block, const Task* next, const char* queries,
                      float* panel, float* scores, const Partial& partial) const {
     const int64_t first_key = int64_t{block} * kKeyBlock;
@@ -279,7 +279,7 @@ class Attention {
   const int64_t head_dim_;
   const int64_t group_;  // query heads of a KV head
   const int64_t tokens_per_tile_;
-  const int64_t max_rows_;  // of a tile; a multiple of a cache line's floats and of kRowTile
+  const int64_t max_rows_;  // rows of a tile; a multiple of a cache line's floats and of kRowTile
   const AttentionKernels &kernels_, &prompt_kernels_;
   float* partials_ = nullptr;
 };

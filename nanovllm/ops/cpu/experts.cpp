@@ -12,13 +12,14 @@ namespace nanovllm::cpu {
 
 namespace {
 
-/// Writes the `top_k` experts with the largest logits to `chosen`, the best one first. Of equal
-/// ones the lower expert is better. A NaN is worse than every number, so the experts always differ.
+/// Writes the `top_k` experts with the largest logits to `chosen`, the best one first. If logits
+/// are equal, the expert with the lower number is better. A NaN is worse than every number, so the
+/// chosen experts always differ.
 void choose(const float* logits, int64_t num_experts, int32_t* chosen, int64_t top_k) {
   const auto better = [&](int32_t a, int32_t b) {
     return logits[a] > logits[b] || (std::isnan(logits[b]) && !std::isnan(logits[a]));
   };
-  // Insertion into a sorted list: few experts are better than the last one of it.
+  // Insert into a sorted list. Few experts are better than the last one in it.
   int64_t count = 0;
   for (int32_t e = 0; e < num_experts; ++e) {
     if (count == top_k && !better(e, chosen[count - 1])) continue;
@@ -57,7 +58,8 @@ void route(const Routing& routing, bool normalize) {
     softmax_weights(logits, num_experts, entries + t * top_k, top_k, normalize,
                     routing.weights.as<float>() + t * top_k);
   });
-  // A counting sort. While the entries are numbered, starts[e + 1] is the next entry of expert e.
+  // This is a counting sort. While the entries are numbered, starts[e + 1] is the next entry of
+  // expert e.
   auto* const starts = routing.starts.as<int32_t>();
   std::fill_n(starts, num_experts + 1, 0);
   for (int64_t i = 0; i < num_entries; ++i) ++starts[entries[i] + 1];

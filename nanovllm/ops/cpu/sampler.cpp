@@ -57,12 +57,12 @@ class RowScratch {
   Scratch memory_;
 };
 
-/// The weight that the kept tokens must reach for top_p.
+/// The sum of weights that the kept tokens must reach for top_p.
 uint64_t share(float top_p, uint64_t weight) {
   return static_cast<uint64_t>(std::ceil(double{top_p} * static_cast<double>(weight)));
 }
 
-/// The steps of both operations on one row of logits.
+/// The steps of sample() and token_logprobs() on one row of logits.
 class RowSampler {
  public:
   RowSampler(const float* logits, int64_t vocab, const SamplerKernels& kernels, RowScratch& scratch)
@@ -85,8 +85,8 @@ class RowSampler {
     return RowStatus::kOk;
   }
 
-  /// Replaces the logits by what the row is drawn from: values, or -infinity for tokens that cannot
-  /// be drawn. A greedy row is only adjusted.
+  /// Replaces the logits by the values from which the row is drawn, -infinity for tokens that
+  /// cannot be drawn. To a greedy row only penalties, biases and masks are applied.
   void process(const SampleRow& params) {
     if (!adjust(params) || !warm(params)) return;
     const Candidate worst = worst_kept(params);
@@ -121,7 +121,7 @@ class RowSampler {
   }
 
  private:
-  /// False where there is no distribution. best_logit_ and first_chunk_ are known afterwards.
+  /// Sets best_logit_ and first_chunk_. Returns false if the row has no distribution.
   bool scan() {
     if (!kernels_.scan(row_, scratch_.chunk_max)) return false;
     const float* const end = row_.chunk_max + num_chunks(row_.vocab);
@@ -131,7 +131,7 @@ class RowSampler {
     return best_logit_ > -kInfinity;
   }
 
-  /// Applies penalties, biases and masks to a copy of the logits. False where there is no
+  /// Applies penalties, biases and masks to a copy of the logits. Returns false if the row has no
   /// distribution.
   bool adjust(const SampleRow& params) {
     if (!scan()) return false;
@@ -173,7 +173,7 @@ class RowSampler {
     return scan();
   }
 
-  /// Divides by the temperature. False where the row is greedy.
+  /// Divides by the temperature. Returns false if the row is greedy.
   bool warm(const SampleRow& params) {
     if (params.temperature < kGreedyTemperature) return false;
     const float scale = 1 / params.temperature;
@@ -200,12 +200,12 @@ class RowSampler {
     return static_cast<int32_t>(id);
   }
 
-  /// Candidates that surely hold the best k of those at or above a value; returns how many.
+  /// Collects candidates among which are the best k tokens at or above a value; returns how many.
   int64_t collect_best(float at_least, int64_t k) {
     const int64_t chunks = num_chunks(row_.vocab);
     if (k > 0 && k <= chunks) {
-      // The k best chunks' largest values are k values: the k best tokens are no worse than the
-      // least of them.
+      // The largest values of the k best chunks are values of k tokens, so the k best tokens are no
+      // worse than the least of these values.
       float* const sorted = scratch_.sorted_max;
       std::copy_n(row_.chunk_max, chunks, sorted);
       std::nth_element(sorted, sorted + k - 1, sorted + chunks, std::greater<>());
@@ -257,8 +257,8 @@ class RowSampler {
   const SamplerKernels& kernels_;
   RowScratch& scratch_;
   float best_logit_ = -kInfinity;
-  float best_ = -kInfinity;  // value
-  int64_t first_chunk_ = 0;  // that holds the best
+  float best_ = -kInfinity;  // the best value
+  int64_t first_chunk_ = 0;  // the chunk that holds the best value
 };
 
 /// Calls f(sampler, r) for each row r of logits [num_rows, vocab], on all threads.

@@ -11,10 +11,9 @@ namespace nanovllm::server {
 
 enum class MessagesRoute { kMessages, kCountTokens };
 
-/// Fields that are unknown are ignored, and so are those that could not change the answer, such as
-/// an effort. What would change it in a way that this program cannot is refused by name:
-/// Anthropic's own tools, a forced tool, output in a given form. Throws ApiError (400) or another
-/// UserError.
+/// Reads a body. Ignores fields that are unknown or could not change the answer, such as an effort.
+/// Refuses by name fields that ask for something this program cannot do: Anthropic's own tools, a
+/// forced tool, output in a given form. Throws ApiError (400) or another UserError.
 ChatRequest messages_request(const Json& body, const SamplingParams& defaults, MessagesRoute route);
 
 }  // namespace nanovllm::server

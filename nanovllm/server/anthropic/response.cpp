@@ -8,7 +8,8 @@ namespace nanovllm::server {
 
 namespace {
 
-/// {"type", and what the kind of block needs, empty. Without the end.
+/// Appends the beginning of a block: {"type" and the fields of this kind of block, without contents
+/// and without the closing brace.
 void append_block_head(std::string& to, BlockKind kind, const ToolCall* call) {
   if (kind == BlockKind::kThinking) {
     // Only Anthropic can sign thoughts. Clients send the field back, and it is ignored.
@@ -62,7 +63,7 @@ void append_end(std::string& to, const MessageEnd& end) {
   else append_json_string(to, *sequence);
 }
 
-/// As in Anthropic's API, input_tokens are those that were not in the cache.
+/// Appends the usage. In Anthropic's API, input_tokens are only those that were not in the cache.
 void append_usage(std::string& to, const MessageUsage& usage) {
   to += R"("usage":{"input_tokens":)";
   append_number(to, usage.prompt_tokens - usage.cached_tokens);

@@ -18,7 +18,7 @@ struct MessageHead {
 
 struct MessageUsage {
   int64_t prompt_tokens = 0;
-  int64_t cached_tokens = 0;  ///< of the prompt, found in the prefix cache
+  int64_t cached_tokens = 0;  ///< tokens of the prompt that were in the prefix cache
   int64_t output_tokens = 0;
 };
 
@@ -29,7 +29,7 @@ struct MessageEnd {
   bool has_calls = false;
 };
 
-/// A message. One that has not begun has neither parts nor an end.
+/// Appends a message. A message that has not begun has neither parts nor an end.
 void append_message(std::string& to, const MessageHead& head, const AnswerParts& parts,
                     const MessageEnd& end, const MessageUsage& usage);
 
@@ -41,7 +41,7 @@ void append_message_delta(std::string& to, const MessageEnd& end, const MessageU
 enum class BlockKind { kThinking, kText, kToolUse };
 /// `call` is needed only for kToolUse.
 void append_block_start(std::string& to, int64_t index, BlockKind kind, const ToolCall* call);
-/// A piece of thoughts or text, or the text of a call's arguments.
+/// Appends a piece of thoughts or text, or the text of a call's arguments.
 void append_block_delta(std::string& to, int64_t index, BlockKind kind, std::string_view piece);
 void append_block_stop(std::string& to, int64_t index);
 

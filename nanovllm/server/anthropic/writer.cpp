@@ -101,8 +101,8 @@ class MessageWriter : public AnswerWriter {
   const MessageHead head_;
   const Conversation conversation_;
   AnswerParser parser_;
-  std::string data_;                // of the next event
-  std::optional<BlockKind> block_;  // the one that is open
+  std::string data_;                // the data of the next event
+  std::optional<BlockKind> block_;  // the kind of the block that is open
   int64_t num_blocks_ = 0;
   bool has_calls_ = false;
 };

@@ -12,7 +12,7 @@ namespace {
 
 constexpr auto kThoughtTags = std::to_array<std::string_view>({"<think>", "</think>"});
 
-/// vLLM's names of parsers for thoughts between these tags.
+/// vLLM's names of parsers for thoughts between <think> and </think>.
 constexpr auto kOfThoughtTags = std::to_array<std::string_view>(
     {"qwen3", "deepseek_r1", "deepseek_v3", "glm45", "glm47", "holo2", "kimi_k2", "mimo",
      "minimax_m2", "nemotron_v3", "olmo3", "poolside_v1", "step3", "step3p5"});

@@ -11,7 +11,7 @@
 
 namespace nanovllm::server {
 
-/// What --tool-call-parser and --reasoning-parser may be.
+/// The values of --tool-call-parser and of --reasoning-parser.
 std::vector<std::string> tool_call_parsers();
 std::vector<std::string> reasoning_parsers();
 
@@ -27,8 +27,8 @@ class AnswerForm {
 
   /// How the parser reads answers to a request that offers these tools.
   AnswerParser::Options parsing(OfferedTools tools) const;
-  /// Hides the special tokens that the parser needs to see, and returns their ids, which the text
-  /// of the answer must contain.
+  /// Returns the ids of the special tokens that the parser needs to see, so that the text of the
+  /// answer must contain them, and makes the parser hide them from the client.
   std::vector<int32_t> show_tags(AnswerParser::Options& parsing) const;
 
  private:

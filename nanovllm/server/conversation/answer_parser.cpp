@@ -129,7 +129,7 @@ void AnswerParser::drop_held_and_enter(State state, AnswerParts& parts) {
   skipped_ = kNewline;
 }
 
-/// No <think> follows.
+/// Leaves the beginning of an answer that has no <think> there.
 void AnswerParser::leave_beginning(AnswerParts& parts) {
   state_ = begins_in_reasoning_ ? State::kThoughts : State::kContent;
   if (begins_in_reasoning_) skipped_ = kNewline;
@@ -137,8 +137,8 @@ void AnswerParser::leave_beginning(AnswerParts& parts) {
   for (const char c : std::exchange(held_, {})) read(c, parts);
 }
 
-/// The text that was read is no call. White space and the beginning of a tag at its end may belong
-/// to the next call.
+/// Makes text that was read and is no call content. White space and the beginning of a tag at its
+/// end may belong to the next call.
 void AnswerParser::give_up_call(AnswerParts& parts) {
   state_ = State::kContent;
   size_t end = held_.size() - calls_->num_unread();

@@ -10,7 +10,8 @@
 
 namespace nanovllm::server {
 
-// Neither tag has a second '<'. So if a tag breaks off, it can only begin again where it broke off.
+// Neither tag has a second '<'. So if a tag breaks off, a tag can only begin at the place where it
+// broke off.
 inline constexpr std::string_view kThink = "<think>", kThinkEnd = "</think>";
 
 /// A call of a function that the model asks for.
@@ -21,7 +22,7 @@ struct ToolCall {
   std::string arguments;  // the text of a JSON object, as the model wrote it
 };
 
-/// An answer, or what a piece of text adds to it.
+/// An answer, or the parts that a piece of text adds to it.
 struct AnswerParts {
   std::string reasoning = {};
   std::string content = {};
@@ -34,26 +35,26 @@ struct AnswerParts {
 /// Divides the text of an answer into thoughts, content and tool calls while it is generated:
 ///   <think> thoughts </think> content, calls in the form of the model (calls/readers.h)
 /// The parts do not depend on how the text is divided into pieces. The time is proportional to the
-/// length of the text (progress.bounded-work), and each of its bytes is in one of the parts, except
-/// for the tags, what is written around the names and arguments of calls, and white space next to a
-/// tag:
+/// length of the text (progress.bounded-work). Each byte of the text is in one of the parts, except
+/// tags, the syntax around the names and arguments of calls, and white space next to a tag:
 /// - Thoughts are only at the beginning, and have no newlines at their ends. The newlines between
 ///   them and the content are dropped. If the answer is cut off in the thoughts, it has no content.
-/// - A call is delivered when it is complete. What looks like a call but is none is content,
-///   unchanged, and so is a call of a function that was not offered.
+/// - A call is delivered when it is complete. Text that only looks like a call is content,
+/// unchanged,
+///   and so is a call of a function that was not offered.
 /// - White space before a call is dropped. White space after a call is content only between two
 ///   other texts of the content.
 class AnswerParser {
  public:
   struct Options {
-    /// Otherwise the tags of thoughts are content.
+    /// Splits off thoughts. If false, the tags of thoughts are content.
     bool splits_reasoning = false;
     /// The prompt ended with <think>. A <think> that the model repeats is dropped.
     bool begins_in_reasoning = false;
     CallForm call_form = CallForm::kTags;
     /// The functions that may be called. If there are none, the tags of calls are content.
     OfferedTools tools = {};
-    /// Otherwise only the first call of an answer is delivered.
+    /// Delivers all calls of an answer. If false, only the first one is delivered.
     bool parallel_calls = true;
     /// Tags that are no part of thoughts or content, because they are special tokens that the text
     /// contains only for the parser.
@@ -62,10 +63,10 @@ class AnswerParser {
 
   explicit AnswerParser(const Options& options);
 
-  /// What the next piece of the text adds to the answer. Text that may still become a tag or a call
-  /// is held back.
+  /// Returns the parts that the next piece of the text adds. Text that may still become a tag or a
+  /// call is held back.
   AnswerParts add(std::string_view piece);
-  /// The rest. Nothing may be added afterwards.
+  /// Returns the parts that were held back. Nothing may be added afterwards.
   AnswerParts finish();
 
  private:
@@ -73,7 +74,7 @@ class AnswerParser {
     kBeginning,  // <think> may follow
     kThoughts,
     kContent,
-    kCalls  // calls_ reads
+    kCalls  // calls_ reads the text
   };
 
   void read(char c, AnswerParts& parts);

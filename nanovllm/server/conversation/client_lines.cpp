@@ -8,12 +8,13 @@ namespace nanovllm::server {
 
 namespace {
 
-// How such lines begin. They are at the start of a text.
+// The beginnings of lines that clients write for the operator of a service. The lines are at the
+// start of a text.
 constexpr std::string_view kBeginnings[] = {
     "x-anthropic-billing-header:",  // Claude Code: its version, and a number of the session
 };
 
-/// Returns whether there was such a line.
+/// Drops such lines from the start of a text. Returns whether there was one.
 bool drop_lines(std::string& text) {
   const auto begins = [&](std::string_view beginning) { return text.starts_with(beginning); };
   bool found = false;
@@ -25,7 +26,7 @@ bool drop_lines(std::string& text) {
   return found;
 }
 
-/// Whether lines were dropped and nothing is left.
+/// Drops such lines from a text. Returns whether there were any and nothing is left.
 bool becomes_empty(Json& text) {
   if (!text.is_string()) return false;
   auto& characters = text.string();

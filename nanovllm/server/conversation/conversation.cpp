@@ -26,7 +26,7 @@ Conversation read_conversation(const Serving& serving, ChatRequest& request,
                                const std::stop_token& stop) {
   if (!serving.chat_template)
     throw ApiError(400, "the model has no chat template; use /v1/completions");
-  serving.tokenizer();  // there is one
+  serving.tokenizer();  // throws if there is none
   OfferedTools tools;
   if (!request.tool_names.empty()) tools = OfferedTools::of(request.variables.at("tools"));
   Json& messages = request.variables["messages"];

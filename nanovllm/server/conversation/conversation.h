@@ -14,7 +14,7 @@ struct Conversation {
   std::vector<int32_t> prompt;
   int64_t num_prompt_tokens = 0;
   AnswerParser::Options parsing;
-  std::vector<int32_t> shown_tokens;  ///< Request::show_special_tokens()
+  std::vector<int32_t> shown_tokens;  ///< ids for Request::show_special_tokens()
 };
 
 /// Renders and tokenizes a conversation, and frees its variables, which may be large. Throws

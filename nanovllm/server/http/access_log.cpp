@@ -12,7 +12,7 @@ namespace nanovllm::server {
 
 namespace {
 
-/// What a client has sent, as one word of printable ASCII that is not too long for a line.
+/// A text that a client has sent, as one word of printable ASCII that is not too long for a line.
 std::string word(std::string_view text) {
   constexpr size_t kMostBytes = 200;
   std::string shown;
@@ -24,7 +24,7 @@ std::string word(std::string_view text) {
   return shown.empty() ? "-" : shown;
 }
 
-/// nginx's status for a client that has gone before a response.
+/// nginx's status for a client that has disconnected before the response.
 constexpr int kClientClosedRequest = 499;
 
 }  // namespace

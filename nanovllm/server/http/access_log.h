@@ -13,8 +13,8 @@ class AccessLog {
  public:
   /// Requests for `quiet_paths` are not logged; probes would fill the log.
   explicit AccessLog(bool is_on = true, std::vector<std::string> quiet_paths = {});
-  /// `start`: when the request began to arrive, on the steady clock. `client_is_gone`: the client
-  /// closed the connection, or was too slow, before the response had ended.
+  /// `start` is when the request began to arrive, on the steady clock. `client_is_gone` says that
+  /// the client closed the connection, or was too slow, before the response had ended.
   void write(const HttpRequest& request, const HttpReply& reply, double start,
              bool client_is_gone) const;
 

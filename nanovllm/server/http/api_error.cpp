@@ -27,7 +27,7 @@ void append_member(std::string& to, std::string_view name, std::string_view text
 bool is_anthropic(std::string_view path) { return path.starts_with("/v1/messages"); }
 bool is_responses(std::string_view path) { return path.starts_with("/v1/responses"); }
 
-/// Anthropic's names of errors. Those that are missing here are the same in both APIs.
+/// Anthropic's names of errors. Names that are missing here are the same in both APIs.
 std::string_view anthropic_type(const ApiError& error) {
   if (error.status == 413) return "request_too_large";
   if (error.status == 503) return "overloaded_error";

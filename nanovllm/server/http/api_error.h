@@ -15,14 +15,14 @@ namespace nanovllm::server {
 /// and what would be right. It is a UserError, and any other UserError that a request causes
 /// becomes ApiError(400, what()).
 struct ApiError : UserError {
-  /// `param` is the field of the request that is wrong; empty if it is none or unknown. `code` is a
-  /// word for programs; empty if there is none.
+  /// `param` is the field of the request that is wrong; empty if there is none or it is unknown.
+  /// `code` is a word for programs; empty if there is none.
   ApiError(int status, const std::string& message, std::string param = {}, std::string code = {});
 
   static ApiError wrong_key();
-  /// `name` is what the client calls the server.
+  /// The error for a client that calls the server by `name`, which is not allowed.
   static ApiError foreign_host(std::string_view name);
-  /// `origin` is that of a page of another site.
+  /// The error for a request from the page of another site, whose origin is `origin`.
   static ApiError foreign_origin(std::string_view origin);
   static ApiError not_json(std::string_view content_type);
   static ApiError unknown_model(std::string_view name);
@@ -31,7 +31,7 @@ struct ApiError : UserError {
   static ApiError wrong_method(std::string_view method, std::string_view path, std::string allowed);
   static ApiError too_slow();
   static ApiError too_large(size_t most_bytes);
-  /// `path` is that of the request.
+  /// The error for a prompt that is too long. `path` is the path of the request.
   static ApiError prompt_too_long(const std::string& message, std::string_view path);
   static ApiError queue_full(int64_t most_requests);
   static ApiError bodies_too_large(size_t most_of_one, size_t most_of_all);
@@ -44,14 +44,14 @@ struct ApiError : UserError {
   std::string body(std::string_view path = {}) const;
   /// The headers that belong to the error, such as Retry-After.
   std::vector<std::pair<std::string, std::string>> headers() const;
-  /// The data and the name of the event in a stream of `num_events` so far. Only the API for
-  /// completions and chats has events without names.
+  /// The data and the name of the event for the error in a stream of `num_events` so far. Only the
+  /// API for completions and chats has events without names.
   std::string event_data(std::string_view path, size_t num_events) const;
   static std::string_view event(std::string_view path);
 
   int status;
   std::string param, code;
-  std::string allowed;  ///< methods of the route, with status 405
+  std::string allowed;  ///< the methods of the route, if the status is 405
 };
 
 }  // namespace nanovllm::server

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <utility>  // Boost 1.74's awaitable.hpp forgets it
+#include <utility>  // awaitable.hpp of Boost 1.74 needs it and does not include it
 
 // The parts of Asio that the server uses.
 #include <boost/asio/buffer.hpp>

@@ -8,14 +8,14 @@
 
 namespace nanovllm::server {
 
-/// How many bytes the bodies of requests have that are received or wait to be read, and whose they
-/// are. Only bytes that have arrived count: what a client announces and does not send takes nothing
-/// from others.
+/// Counts the bytes of the bodies of requests that are received or wait to be read, for each
+/// client. Only bytes that have arrived count, so a client that announces a body and does not send
+/// it takes nothing from others.
 class BodyBudget {
  public:
-  /// Whether `client` may hold `more` bytes than it does. It may hold at most `most_of_one`, and at
-  /// most half of what all others leave of `most_of_all`, so that even several clients who take
-  /// what they can leave something for the next one.
+  /// Whether `client` may hold `more` bytes than now. A client may hold at most `most_of_one`, and
+  /// at most half of what all others leave of `most_of_all`. So even several clients that take as
+  /// much as they can leave something for the next one.
   bool has_room(const std::string& client, size_t more, size_t most_of_one,
                 size_t most_of_all) const {
     const auto found = of_client_.find(client);

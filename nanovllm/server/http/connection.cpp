@@ -28,7 +28,7 @@ namespace {
 using Socket = asio::generic::stream_protocol::socket;
 using Parser = http::request_parser<http::string_body>;
 
-/// The error for a request that could not be read; nothing if no answer makes sense.
+/// The response to a request that could not be read; nothing if no answer makes sense.
 std::optional<ApiError> error_of(error_code error, const HttpLimits& limits) {
   if (error == http::error::body_limit) return ApiError::too_large(limits.body_bytes);
   if (error == http::error::header_limit || error == http::error::buffer_overflow)
@@ -38,7 +38,7 @@ std::optional<ApiError> error_of(error_code error, const HttpLimits& limits) {
   return std::nullopt;
 }
 
-/// HttpRequest::address of what connects to the socket.
+/// HttpRequest::address of the client of a socket.
 std::string address_of_client(const Socket& socket) {
   error_code error;
   const Socket::endpoint_type endpoint = socket.remote_endpoint(error);
@@ -72,8 +72,8 @@ class Connection {
     while (co_await serve_one(to_begin)) to_begin = limits_.idle_timeout;
     error_code error;
     socket_.shutdown(asio::socket_base::shutdown_send, error);
-    // What the client still sends is read for a moment: closing a socket with unread bytes would
-    // also take back the response.
+    // Read what the client still sends for a moment, because closing a socket with unread bytes
+    // could also discard the response.
     const TimeLimit limit(socket_, kLinger);
     while (!error) {
       buffer_.consume(buffer_.size());
@@ -95,7 +95,8 @@ class Connection {
     limit->restart(limits_.header_timeout);
     Parser parser;
     parser.header_limit(static_cast<uint32_t>(limits_.header_bytes));
-    // Until it is known that the body will be read. Beast 1.74 takes no limit for one of 0.
+    // There is no limit until it is known that the body will be read. Beast 1.74 treats no limit as
+    // a limit of 0.
     parser.body_limit(std::numeric_limits<uint64_t>::max());
     while (!error && !parser.is_header_done()) co_await read_some(parser, kRead, *limit, error);
     HttpRequest request = read_head(parser.get());
@@ -142,7 +143,8 @@ class Connection {
     co_return reply.keep_alive();
   }
 
-  /// Whether bytes of a request have arrived. Some clients send an empty line before it.
+  /// Whether bytes of a request have arrived. Empty lines, which some clients send first, do not
+  /// count.
   bool has_begun() {
     for (;; buffer_.consume(2)) {
       const std::string_view text = arrived();
@@ -164,8 +166,8 @@ class Connection {
         co_await socket_.async_read_some(space, asio::redirect_error(asio::use_awaitable, error)));
   }
 
-  /// Parses what has arrived. If that is not enough for the next part of the request, waits for
-  /// more.
+  /// Parses the bytes that have arrived. If they are not enough for the next part of the request,
+  /// waits for more.
   Task<> read_some(Parser& parser, size_t most, const TimeLimit& limit, error_code& error) {
     for (;;) {
       if (buffer_.size() > 0) {
@@ -185,8 +187,7 @@ class Connection {
   Task<> read_body(Parser& parser, HttpRequest& request, const std::string& client,
                    TimeLimit& limit, error_code& error, std::optional<ApiError>& refusal) {
     parser.body_limit(limits_.body_bytes);
-    // A proxy that ends a line at a single LF would find a chunk where this server finds a quoted
-    // text.
+    // Refuse a line feed in a quoted text: a proxy that ends a line there would find a chunk in it.
     auto check_extensions = [](uint64_t, boost::string_view extensions, error_code& found) {
       if (extensions.find('\n') != extensions.npos) found = http::error::bad_chunk_extension;
     };

@@ -5,18 +5,18 @@
 
 namespace nanovllm::server {
 
-/// What becomes of a request that is not refused.
+/// How a request that is not refused is received.
 struct Admitted {
-  /// Otherwise a body is not read, and the connection ends after the answer.
+  /// Reads the body. If false, a body is not read, and the connection ends after the answer.
   bool takes_body = true;
   std::string client = {};  ///< whose share of HttpLimits::all_body_bytes the body takes
 };
 
-/// What all connections share. Used by the I/O thread only.
+/// The state that all connections share. Used by the I/O thread only.
 struct HttpService {
   HttpHandler handler;
-  /// Throws ApiError for a request that is refused whatever its body says. It is called before the
-  /// body is read; `handler` is then not called.
+  /// Is called before the body is read, and throws ApiError if the request is refused whatever its
+  /// body says; `handler` is then not called.
   std::function<Admitted(const HttpRequest&)> admit = [](const HttpRequest& request) {
     return Admitted{.client = request.address};
   };
@@ -29,10 +29,10 @@ struct HttpService {
   BodyBudget bodies = {};
 };
 
-/// Serves the requests of one connection, one after the other, until it closes. HTTP/1.1 with
+/// Serves the requests of one connection, one after the other, until it closes: HTTP/1.1 with
 /// keep-alive, pipelining and chunked bodies, and HTTP/1.0. Requests that are malformed or too
-/// large, or arrive too slowly, get an error, and the connection ends; so does that of a request
-/// whose body was not read. It also ends if the client is too slow to accept what was written.
+/// large, or arrive too slowly, get an error, and the connection ends. It also ends after a request
+/// whose body was not read, and if the client is too slow to accept what was written.
 Task<> serve_connection(asio::generic::stream_protocol::socket socket, HttpService& service);
 
 }  // namespace nanovllm::server

@@ -16,8 +16,8 @@ namespace {
 
 bool allows_all(const std::vector<std::string>& list) { return std::ranges::count(list, "*") > 0; }
 
-/// The list as a header's value. With credentials, browsers take "*" literally, so what was asked
-/// for is repeated.
+/// The list as a header's value. With credentials, browsers take "*" literally, so instead of it
+/// the value that the browser asked for is repeated.
 std::string allowed(const std::vector<std::string>& list, std::string_view asked) {
   return allows_all(list) ? std::string(asked) : join(list, ", ");
 }
@@ -27,7 +27,7 @@ std::string allowed(const std::vector<std::string>& list, std::string_view asked
 constexpr std::array<std::string_view, 5> kLocalSchemes = {"app", "file", "tauri", "vscode-file",
                                                            "vscode-webview"};
 
-/// Whether an origin is that of a page of this server, this machine, or a local program.
+/// Whether an origin belongs to a page of this server, of this machine, or of a local program.
 bool is_own(std::string_view origin, const HttpRequest& request) {
   const size_t end = origin.find("://");
   if (end == std::string_view::npos) return false;
@@ -47,8 +47,8 @@ bool is_own(std::string_view origin, const HttpRequest& request) {
 }  // namespace
 
 void check_origin(const CorsOptions& options, const HttpRequest& request) {
-  // Only browsers set it, and no page can. They know the URL that the page has used, also if a
-  // proxy has changed Host.
+  // Only browsers set this header, and no page can. Browsers know the URL that the page has used,
+  // also if a proxy has changed Host.
   if (request.header("Sec-Fetch-Site") == "same-origin") return;
   for (const auto& [name, value] : request.headers) {
     if (!equal_in_any_case(name, "Origin")) continue;
@@ -74,7 +74,7 @@ HttpHeaders cors_headers(const CorsOptions& options, const HttpRequest& request)
   HttpHeaders headers;
   if (options.origins.empty()) return headers;
   const std::string_view origin = request.header("Origin");
-  // The response differs by origin even for a request without one; a cache has to know.
+  // The response depends on the origin, which caches have to know even if a request has none.
   const bool is_public = allows_all(options.origins) && !options.allows_credentials;
   if (!is_public) headers.emplace_back("Vary", "Origin");
   const bool is_allowed =

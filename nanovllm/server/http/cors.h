@@ -6,8 +6,8 @@
 
 namespace nanovllm::server {
 
-// Declared as in http.h, which is not included here: code that only sets options then needs no
-// Asio.
+// These declarations are copied from http.h. Without that header, code that only sets options needs
+// no Asio.
 struct HttpRequest;
 using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
 
@@ -21,14 +21,15 @@ struct CorsOptions {
 /// Throws ApiError for a request from a page of another site that is not allowed. The pages of this
 /// server, of this machine, and of local programs such as Electron's are allowed: their origin is
 /// the request's own scheme and authority, a name of the loopback interface, or a scheme that no
-/// site has. A page whose origin is hidden ("null") is that of another site.
+/// site has. A page whose origin is hidden ("null") counts as a page of another site.
 void check_origin(const CorsOptions& options, const HttpRequest& request);
 /// Throws ApiError for a body from a page that is not declared as JSON. Browsers let a page send
 /// other types to any server without asking it first.
 void check_content_type(const HttpRequest& request);
-/// The headers of the response to a request of an allowed origin; empty if it comes from none.
+/// The headers of the response to a request; empty if the request does not come from an allowed
+/// origin.
 HttpHeaders cors_headers(const CorsOptions& options, const HttpRequest& request);
-/// Whether a browser asks if it may send a request.
+/// Whether the request is a browser's question if it may send a request.
 bool is_preflight(const HttpRequest& request);
 /// The headers of the response to an allowed preflight request, besides cors_headers().
 HttpHeaders preflight_headers(const CorsOptions& options, const HttpRequest& request);

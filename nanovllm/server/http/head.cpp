@@ -33,7 +33,8 @@ Target parse_target(std::string_view target) {
   return {std::nullopt, target};
 }
 
-/// What the client calls the server, unparsed. RFC 9112, 3.2.2: a whole URL replaces Host.
+/// The name by which the client calls the server, unparsed. A whole URL replaces Host (RFC 9112,
+/// 3.2.2).
 std::optional<std::string_view> authority_of(const HttpHead& head) {
   const Target target = parse_target(to_view(head.target()));
   if (target.authority) return target.authority;

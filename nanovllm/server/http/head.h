@@ -11,8 +11,8 @@ using HttpHead = boost::beast::http::request_header<>;
 /// The request that a start line and headers describe, without body and address.
 HttpRequest read_head(const HttpHead& head);
 
-/// Throws ApiError for what Beast accepts and this server does not, because it is forbidden, or
-/// because a proxy before this server could read it differently. `request` is read_head(head).
+/// Throws ApiError for a head that Beast accepts and this server refuses, because it is forbidden
+/// or because a proxy before this server could read it differently. `request` is read_head(head).
 void check_head(const HttpHead& head, const HttpRequest& request);
 
 /// Whether a line of these headers continues the one before it (obs-fold), which only some servers

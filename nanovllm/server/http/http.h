@@ -14,8 +14,8 @@
 #include "nanovllm/server/http/body_budget.h"
 #include "nanovllm/server/http/host.h"
 
-// What the rest of the server sees of HTTP: requests that were read completely, and replies that
-// are whole or streams of events. connection.h speaks the protocol.
+// The interface of HTTP for the rest of the server: requests that were read completely, and replies
+// that are whole or streams of events. connection.h speaks the protocol.
 namespace nanovllm::server {
 
 /// A summand that is part of a sum for as long as this object lives.
@@ -44,29 +44,29 @@ struct HttpRequest {
   std::string method, path, body;
   std::string id;  ///< the client's X-Request-Id, or a new one
   std::vector<std::pair<std::string, std::string>> headers;
-  /// What the client calls the server: in the target if that is a whole URL, otherwise in the
-  /// header Host, which HTTP/1.0 need not have.
+  /// The name by which the client calls the server: from the target if that is a whole URL, else
+  /// from the header Host, which HTTP/1.0 need not have.
   std::optional<Authority> authority;
-  /// The client's address; of IPv6 the first 64 bits, since a client has all addresses that begin
-  /// with them. Empty for a Unix socket.
+  /// The client's address. For IPv6 it is only the first 64 bits, since a client has all addresses
+  /// that begin with them. Empty for a Unix socket.
   std::string address;
-  bool has_body = false;  ///< which is not read if the route takes none
-  BodyBytes body_bytes;   ///< in HttpService::bodies
+  bool has_body = false;  ///< the body is not read if the route takes none
+  BodyBytes body_bytes;   ///< the body's bytes in HttpService::bodies
 
   /// The value of a header, or an empty text; `name` in any case.
   std::string_view header(std::string_view name) const;
-  /// Frees the body. An answer may take far longer than reading the body.
+  /// Frees the body early, because an answer may take far longer than reading the body.
   void drop_body() {
     body = std::string();
     body_bytes.set(0);
   }
 };
 
-/// What the access log says of the text that was generated for a request.
+/// The access log's data of the text that was generated for a request.
 struct GenerationRecord {
   int64_t prompt_tokens = 0, cached_tokens = 0, generated_tokens = 0;
   double first_token_time = 0;  ///< on the steady clock; 0: there is none
-  std::string end;              ///< stop, length or error; of several answers, the last one's
+  std::string end;              ///< stop, length or error; the last one of several answers
 };
 
 /// More headers of a response: names and values.
@@ -77,7 +77,7 @@ using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
 class HttpReply {
  public:
   virtual ~HttpReply() = default;
-  /// The whole response.
+  /// Sends a whole response.
   virtual Task<> send(int status, std::string_view content_type, std::string body,
                       const HttpHeaders& headers = {}) = 0;
   /// Begins a response of server-sent events.
@@ -94,12 +94,12 @@ class HttpReply {
   /// Ends the events.
   virtual Task<> end_events() = 0;
   /// Calls `then` once if the client closes the connection before the response has ended. An empty
-  /// function ends this.
+  /// `then` cancels the previous one.
   virtual void on_gone(std::function<void()> then) = 0;
-  /// The status that was sent; 0: none yet.
+  /// The status that was sent; 0 means that none was sent yet.
   virtual int status() const = 0;
 
-  HttpHeaders more_headers;  ///< of the response, besides those of send()
+  HttpHeaders more_headers;  ///< headers of the response, besides those of send()
   GenerationRecord record;
 
  protected:
@@ -109,23 +109,23 @@ class HttpReply {
 struct HttpLimits {
   size_t header_bytes = size_t{64} << 10;
   size_t body_bytes = size_t{32} << 20;
-  /// Of all bodies that are received or wait to be read, and of those of one client
-  /// (BodyBudget::has_room()): as many as 16 and 4 of the largest size.
+  /// The most bytes of all bodies that are received or wait to be read, and of those of one client
+  /// (BodyBudget::has_room()): as many as 16 and 4 bodies of the largest size have.
   size_t all_body_bytes = size_t{512} << 20, client_body_bytes = size_t{128} << 20;
   std::chrono::seconds idle_timeout{75};  ///< between two requests
-  /// To begin the first request of a connection; and to send the headers of a request.
+  /// The time for beginning the first request of a connection, and for sending a request's headers.
   std::chrono::seconds header_timeout{10};
-  /// To send the next `least_body_bytes` of the body, or the rest if that is less. A slow client
-  /// may take long, but one that sends a byte each second may not.
+  /// The time for sending the next `least_body_bytes` of the body, or the rest if that is less. A
+  /// slow client may take long, but not one that sends a byte each second.
   std::chrono::seconds body_timeout{60};
   size_t least_body_bytes = size_t{60} << 10;
-  std::chrono::seconds write_timeout{60};  ///< without taking any of what was written
+  std::chrono::seconds write_timeout{60};  ///< in which a client must take some bytes
 };
 
 /// Whether the texts differ at most in the case of ASCII letters.
 bool equal_in_any_case(std::string_view a, std::string_view b);
 /// `text` with each escape such as "%2F" replaced by the byte that it stands for. A "%" without two
-/// hexadecimal digits behind it stays.
+/// hexadecimal digits behind it is left as it is.
 std::string url_decoded(std::string_view text);
 
 using HttpHandler = std::function<Task<>(HttpRequest&, HttpReply&)>;

@@ -6,8 +6,8 @@
 
 #include "nanovllm/base/json.h"
 
-// JSON that is written straight into a buffer. A stream has a chunk for each token; building a tree
-// of Json for each of them would cost more than everything else that the server does.
+// Functions that write JSON straight into a buffer. A stream has a chunk for each token; building a
+// tree of Json for each chunk would cost more than everything else that the server does.
 namespace nanovllm::server {
 
 void append_number(std::string& to, int64_t value);

@@ -29,7 +29,7 @@ void skip(Buffers& buffers, size_t bytes) {
   }
 }
 
-/// Bytes in the kernel that the client has not taken yet.
+/// The number of bytes in the kernel that the client has not taken yet.
 int64_t num_waiting_bytes(int socket) {
   int bytes = 0;
   ::ioctl(socket, SIOCOUTQ, &bytes);
@@ -64,10 +64,10 @@ Task<> Reply::send(int status, std::string_view content_type, std::string body,
 
 Task<> Reply::begin_events() {
   status_ = 200;
-  if (is_old_) keep_alive_ = false;  // HTTP/1.0 has no chunks: the end of the connection is the end
+  if (is_old_) keep_alive_ = false;  // HTTP/1.0 has no chunks: a body ends with the connection
   HttpHeaders headers;
   headers.emplace_back("Cache-Control", "no-cache");
-  headers.emplace_back("X-Accel-Buffering", "no");  // no proxy holds events back
+  headers.emplace_back("X-Accel-Buffering", "no");  // proxies should not hold events back
   std::string head = begin("text/event-stream; charset=utf-8", headers);
   head += is_old_ ? "\r\n" : "Transfer-Encoding: chunked\r\n\r\n";
   co_await write(head);
@@ -98,7 +98,7 @@ void Reply::on_gone(std::function<void()> then) {
     socket_.async_wait(asio::socket_base::wait_read, [watch = watch_](error_code error) {
       char next = 0;
       if (error || !watch->then) return;
-      // More bytes are the next request of a client that does not wait.
+      // Bytes that arrive are the next request of a client that does not wait for the response.
       if (::recv(watch->socket, &next, 1, MSG_PEEK | MSG_DONTWAIT) > 0) wait_for_hang_up(watch);
       else watch->leave();
     });
@@ -106,8 +106,8 @@ void Reply::on_gone(std::function<void()> then) {
   watch_->then = std::move(then);
 }
 
-/// Asio can only wait for bytes, and those that nobody reads would end every such wait. So the end
-/// of the connection gets an epoll of its own.
+/// Waits for the end of the connection with an epoll of its own. Asio can only wait for bytes, and
+/// bytes that are not read yet would end each of its waits at once.
 void Reply::wait_for_hang_up(const std::shared_ptr<Watch>& watch) {
   FileDescriptor hang_up(::epoll_create1(EPOLL_CLOEXEC));
   error_code error;
@@ -134,9 +134,9 @@ std::string Reply::begin(std::string_view content_type, const HttpHeaders& heade
   return head;
 }
 
-/// First tries a plain send(). Nearly always the socket has room, and then this system call is the
-/// whole cost of the write. An asynchronous write would cost twice as much, because it also sets a
-/// timer and goes through the event loop.
+/// Writes to the socket. It first tries a plain send(). Nearly always the socket has room, and then
+/// this system call is the whole cost. An asynchronous write would cost twice as much, because it
+/// also sets a timer and goes through the event loop.
 Task<> Reply::write(std::string_view a, std::string_view b, std::string_view c) {
   Buffers buffers = {asio::buffer(a), asio::buffer(b), asio::buffer(c)};
   const size_t total = a.size() + b.size() + c.size();

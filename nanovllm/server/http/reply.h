@@ -9,7 +9,7 @@
 
 namespace nanovllm::server {
 
-/// The reply to a request of a connection, as HTTP/1.1 or, for a client of HTTP/1.0, as that.
+/// The reply to a request of a connection, in HTTP/1.1 or, if the client uses that, HTTP/1.0.
 class Reply : public HttpReply {
  public:
   using Socket = asio::generic::stream_protocol::socket;

@@ -14,7 +14,7 @@ class TimeLimit {
  public:
   using Socket = asio::generic::stream_protocol::socket;
 
-  /// When the time is over, and `has_progress` is given and returns true, the time begins again.
+  /// If `has_progress` is given and returns true when the time is over, the time begins again.
   TimeLimit(Socket& socket, std::chrono::seconds seconds,
             std::function<bool()> has_progress = nullptr)
       : timer_(socket.get_executor()),

@@ -21,8 +21,8 @@ namespace nanovllm::server {
 
 namespace {
 
-/// A lock of the folder of a file, which leaves no file of its own. The kernel drops it when the
-/// process ends. In a folder that may not be read there is no lock.
+/// A lock of the folder of a file, which needs no lock file. The kernel drops it when the process
+/// ends. In a folder that may not be read there is no lock.
 class FolderLock {
  public:
   explicit FolderLock(const std::string& path)
@@ -46,7 +46,7 @@ class FolderLock {
   bool is_refused_ = true;
 };
 
-/// Whether nobody listens on the socket any more. Throws UserError if somebody does.
+/// Throws UserError if a server still listens on the socket.
 void require_dead(const std::string& path) {
   const FileDescriptor probe(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};

@@ -6,7 +6,7 @@ namespace nanovllm::server {
 
 namespace {
 
-/// An item whose content is not begun if the item is in progress.
+/// The content of an item: empty while the item is in progress, else `part`.
 Json content_of(ItemStatus status, Json part) {
   return status == "in_progress" ? Json::array() : Json::array({std::move(part)});
 }

@@ -14,7 +14,7 @@ namespace nanovllm::server {
 using ItemStatus = std::string_view;
 
 Json reasoning_item(const std::string& id, ItemStatus status, const std::string& thoughts);
-/// `logprobs`: a list as in chat completions.
+/// A message. `logprobs` is a list in the form of chat completions.
 Json message_item(const std::string& id, ItemStatus status, const std::string& text,
                   Json logprobs = Json::array());
 Json call_item(const std::string& id, ItemStatus status, const ToolCall& call);

@@ -15,18 +15,18 @@ namespace nanovllm::server {
 
 struct ResponsesRequest {
   ChatRequest chat;
-  // As JSON texts, because they are kept until the answer ends, and a tree takes far more memory:
+  // These are JSON texts, because they are kept until the answer ends, and a tree takes far more
+  // memory.
   std::string input;           ///< the list of the request's own items; empty unless it is stored
-  size_t num_input_items = 0;  ///< in `input`
+  size_t num_input_items = 0;  ///< items in `input`
   std::string echo;            ///< an object: the fields of the request that the response repeats
   bool store = true;
   std::shared_ptr<const StoredResponse> previous;  ///< previous_response_id; null: none
 };
 
-/// Fields that could not change the answer are ignored, and so are tools that are no functions, of
-/// which the log says so once. What would change the answer in a way that this program cannot is
-/// refused by name. Throws ApiError (400; 404 for a previous response that is not there) or another
-/// UserError.
+/// Reads a body. Ignores fields that could not change the answer, and tools that are no functions,
+/// which the log says once. Refuses by name fields that ask for something this program cannot do.
+/// Throws ApiError (400; 404 for a previous response that does not exist) or another UserError.
 ResponsesRequest responses_request(Json body, const SamplingParams& defaults, ResponseStore& store);
 
 }  // namespace nanovllm::server

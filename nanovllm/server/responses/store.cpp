@@ -16,8 +16,8 @@ namespace {
 
 constexpr std::string_view kPrefix = "resp_";
 constexpr size_t kMostConversationText = HttpLimits().body_bytes;
-constexpr size_t kIdDigits = 24;      // of new_id()
-constexpr size_t kObjectBytes = 512;  // what a response takes besides its texts
+constexpr size_t kIdDigits = 24;      // digits of new_id()
+constexpr size_t kObjectBytes = 512;  // bytes that a response takes besides its texts
 
 size_t bytes_of(const StoredResponse& response) {
   return kObjectBytes + response.response.size() + response.items.size();
@@ -82,7 +82,7 @@ Json ResponseStore::items_of(const StoredResponse& last) {
 void ResponseStore::hold(const std::shared_ptr<const StoredResponse>& response) {
   for (auto at = response; at != nullptr; at = at->previous) {
     Held& held = held_[at.get()];
-    if (held.num_holders++ > 0) return;  // and so it holds what it continues
+    if (held.num_holders++ > 0) return;  // it already holds the response that it continues
     held.bytes = bytes_of(*at);
     num_bytes_ += held.bytes;
   }

@@ -20,7 +20,7 @@ namespace {
 /// The object {"id", "object": "response", ...}, whose items are added when they are complete.
 class ResponseObject {
  public:
-  /// `echo`: ResponsesRequest::echo.
+  /// `echo` is ResponsesRequest::echo.
   ResponseObject(std::string id, std::string model, std::string echo)
       : id_(std::move(id)), model_(std::move(model)), echo_(std::move(echo)) {}
 
@@ -33,7 +33,7 @@ class ResponseObject {
 
   // The whole objects, as JSON texts.
   std::string in_progress() const { return text("in_progress", Json::object()); }
-  /// `usage`: {"input_tokens", ...}.
+  /// The whole object at the end. `usage` is {"input_tokens", ...}.
   std::string finished(bool is_complete, Json usage) const {
     Json more = {{"usage", std::move(usage)}};
     if (is_complete) more["completed_at"] = std::time(nullptr);
@@ -132,7 +132,7 @@ class ResponseWriter : public AnswerWriter {
     return output.outputs.front().finish_reason != "length";
   }
 
-  /// How many tokens the thoughts have, with the tag that ends them.
+  /// How many tokens the thoughts have, including the tag that ends them.
   int64_t num_reasoning_tokens(const CompletionOutput& answer) const {
     if (!has_thoughts_) return 0;
     constexpr std::string_view kEnd = "</think>";
@@ -193,7 +193,7 @@ class ResponseWriter : public AnswerWriter {
     (data += R"(,"response":)") += response;
     stream.add_event(data + '}', type);
   }
-  /// An event of an item: of the one that is open, unless another id is given.
+  /// Sends an event of an item: of the one that is open, unless another id is given.
   void send(HttpReply& stream, std::string_view type, Json members, const std::string& item_id) {
     members["item_id"] = item_id;
     members["output_index"] = response_.items().size();
@@ -216,7 +216,8 @@ class ResponseWriter : public AnswerWriter {
          item_id_);
   }
 
-  /// There is one for each token, so it is not made of a tree of Json.
+  /// Adds the event of a piece. There is one for each token, so it is written without a tree of
+  /// Json.
   void add_delta(HttpReply& stream, const std::string& piece, const TokensView& tokens) {
     text_ += piece;
     const bool is_text = open_ == Kind::kText;
@@ -281,7 +282,7 @@ class ResponseWriter : public AnswerWriter {
 
   bool has_thoughts_ = false;
 
-  // Of a stream
+  // Only for a stream:
   AnswerParser parser_;
   std::optional<Kind> open_;  // the kind of the item that is open, if one is
   std::string item_id_, text_;

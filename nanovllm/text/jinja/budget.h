@@ -15,9 +15,9 @@
 // Errors of templates, and the limits that end a hostile one in bounded time and memory.
 namespace nanovllm::jinja {
 
-/// What is wrong with a template, and the byte offset of the place in its source. An error that is
-/// raised without an offset gets the offset of the innermost expression that raised it. Control
-/// characters of the text, which may come from a message, are escaped: what() would end at a NUL.
+/// An error of a template, with the byte offset of the place in its source. An error that is raised
+/// without an offset gets the offset of the innermost expression that raised it. Control characters
+/// of the text, which may come from a message, are escaped, because what() would end at a NUL.
 class TemplateError : public std::runtime_error {
  public:
   static constexpr size_t kUnknown = static_cast<size_t>(-1);
@@ -35,7 +35,7 @@ template <class... Args>
   raise_at(TemplateError::kUnknown, format, std::forward<Args>(args)...);
 }
 
-/// What one rendering may use. Steps count evaluated expressions and everything else that takes
+/// The limits of one rendering. Steps count evaluated expressions and everything else that takes
 /// time. Bytes count all memory that was ever allocated, even if it is already freed, so that they
 /// bound the time as well. Interpreter::call() and Bound charge for the arguments and the result of
 /// each builtin. A function that builds more than it reads charges the rest before it allocates.
@@ -63,13 +63,13 @@ class Budget {
   /// Charges a sixteenth of a step for a byte: reading is cheap, but a loop may read a long text
   /// again and again.
   void read(size_t bytes) { step(bytes / 16); }
-  /// To be called before the bytes are allocated.
+  /// Charges for bytes. Call it before they are allocated.
   void build(size_t bytes) {
     if (bytes > static_cast<size_t>(max_bytes_ - bytes_))
       raise("the template builds more than {} bytes", max_bytes_);
     bytes_ += static_cast<int64_t>(bytes);
   }
-  /// A text as a value: its bytes and the objects that hold them.
+  /// Charges for a text as a value: its bytes and the objects that hold them.
   void build_text(size_t bytes) { build(bytes + 80); }
 
  private:

@@ -13,7 +13,7 @@ namespace nanovllm::jinja {
 
 namespace {
 
-// As Jinja2's sandbox has it.
+// The limit of Jinja2's sandbox.
 constexpr Int kMaxRange = 100'000;
 
 /// The tests that are comparisons; the operator is the last of their names.
@@ -141,7 +141,7 @@ Value remove_affix(Bound& a) {  // self affix
 template <bool kLast>
 Value str_find(Bound& a) {  // self sub
   const std::string_view s = a.string(0), needle = a.string(1);
-  // From the right, every position is compared in turn.
+  // A search from the right compares at every position.
   if (kLast) a.budget.step(s.size() * needle.size() / 1024);
   const size_t at = kLast ? s.rfind(needle) : find_bytes(s, needle);
   return at == kNotFound ? Value(-1) : Value(count_code_points(s.substr(0, at)));

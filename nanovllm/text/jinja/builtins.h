@@ -34,14 +34,14 @@ class Bound {
 
   /// Argument `i`; undefined if it is not given.
   const Value& operator[](size_t i) const { return values_[i]; }
-  /// Whether it is given, and not None.
+  /// Whether argument `i` is given, and not None.
   bool has(size_t i) const { return given_[i] && !values_[i].is_none(); }
-  /// An integer; `otherwise` if it is not given. Raises if it has another type.
+  /// Argument `i`, an integer; `otherwise` if it is not given. Raises if it has another type.
   int64_t integer(size_t i, int64_t otherwise = 0) const;
-  /// A text. Raises if it has another type. Charges the budget for reading all of it.
+  /// Argument `i`, a text. Raises if it has another type. Charges the budget for reading all of it.
   const std::string& string(size_t i) const;
   bool flag(size_t i) const { return given_[i] && truthy(values_[i]); }
-  /// A value of any type, converted to a text. Charges the budget for reading all of it.
+  /// Argument `i`, of any type, converted to a text. Charges the budget for reading all of it.
   std::string text(size_t i = 0) const;
   Values list(size_t i = 0) const { return to_list(values_[i], budget); }
 
@@ -54,7 +54,7 @@ class Bound {
 /// none.
 const Builtin* find_builtin(std::string_view kind, std::string_view name);
 
-/// The filters of the table.
+/// All filters.
 std::span<const Builtin> filters();
 
 /// Python's `format % args`, with the arguments as a list or as the operator's right side, and

@@ -16,7 +16,7 @@ struct BinaryOperator {
   std::string_view text;
   int level;  // a higher one binds tighter
 };
-// All of them group from left to right. Level 2 is that of `not` and the comparisons.
+// All binary operators group from left to right. Level 2 belongs to `not` and the comparisons.
 inline constexpr BinaryOperator kBinaryOperators[] = {{"or", 0}, {"and", 1}, {"+", 3}, {"-", 3},
                                                       {"~", 4},  {"*", 5},   {"/", 5}, {"//", 5},
                                                       {"%", 5},  {"**", 6}};
@@ -38,12 +38,12 @@ struct CallArgs {
   enum class Kind { kPositional, kNamed, kList, kDict };
   struct Part {
     Kind kind;
-    Value name;  // of kNamed
+    Value name;  // only for kNamed
     Expr value;
   };
   std::vector<Part> parts = {};
 
-  /// `first`: arguments that precede the written ones.
+  /// Evaluates the arguments. `first` are arguments that precede the written ones.
   Args eval(Scope& scope, Values first = {}) const {
     Budget& budget = scope.interpreter.budget;
     Args args{std::move(first)};
@@ -197,7 +197,7 @@ class ExpressionParser : protected TokenReader {
     if (const auto it = constants().find(name); it != constants().end())
       return constant(it->second);
     const Symbol symbol = this->symbol(name);
-    if (symbol <= kKwargs)  // of every enclosing macro, because a call block reads its macro's
+    if (symbol <= kKwargs)  // counts for every enclosing macro: a call block reads its macro's
       for (Macro* macro : macros_) macro->mentions[symbol] = true;
     return [symbol](Scope& s) {
       const Value* found = s.find(symbol);
@@ -210,7 +210,7 @@ class ExpressionParser : protected TokenReader {
     const bool is_dict = is_op("{");
     if (!is_dict && !is_op("[")) unexpected("an expression");
     const size_t offset = take().offset;
-    std::vector<Expr> parts;  // of a dictionary: key, value, key, value ...
+    std::vector<Expr> parts;  // for a dictionary: key, value, key, value ...
     parse_list(is_dict ? "}" : "]", [&] {
       parts.push_back(parse_expression());
       if (!is_dict) return;
@@ -249,7 +249,7 @@ class ExpressionParser : protected TokenReader {
     });
   }
 
-  /// What may follow an expression: .name, [key] and, if `with_call`, (args).
+  /// Parses the parts that may follow an expression: .name, [key] and, if `with_call`, (args).
   Expr parse_postfix(Expr node, bool with_call = true) {
     for (;;) {
       const size_t offset = now().offset;
@@ -273,7 +273,7 @@ class ExpressionParser : protected TokenReader {
 
   Expr parse_subscript(Expr node) {
     const size_t offset = take().offset;
-    std::vector<Expr> parts;  // of a slice: start, stop, step
+    std::vector<Expr> parts;  // for a slice: start, stop, step
     do {
       const bool absent = is_op(":") || is_op("]");
       parts.push_back(absent ? constant(None{}) : parse_expression());
@@ -385,8 +385,8 @@ class ExpressionParser : protected TokenReader {
     };
   }
 
-  std::vector<Macro*> macros_ = {};  // those that enclose the current token
-  int num_loops_ = 0;                // those that enclose the current token, within its macro
+  std::vector<Macro*> macros_ = {};  // the macros that enclose the current token
+  int num_loops_ = 0;                // loops that enclose the current token, within its macro
 };
 
 }  // namespace nanovllm::jinja

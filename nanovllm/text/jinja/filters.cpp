@@ -14,9 +14,9 @@ Value generator(Values items, Bound& a) {
 
 bool is_generator(const Value& v) { return is_kind(v, Sequence::Kind::kGenerator); }
 
-/// Finds what a filter compares or selects: an item itself or, with an attribute such as "a.0.b",
-/// what that names in the item. A number is an attribute of one part. With `lower` texts become
-/// lower case, so that comparisons ignore case.
+/// Finds the value that a filter compares or selects: an item itself or, with an attribute such as
+/// "a.0.b", that attribute of the item. A number is an attribute of one part. With `lower` texts
+/// become lower case, so that comparisons ignore case.
 class Key {
  public:
   Key(Bound& a, const Value& attribute, bool lower = false)
@@ -30,7 +30,7 @@ class Key {
       path_.push_back(index ? Value(*index) : Value(part));
     }
   }
-  /// What the filter's argument number `i` names.
+  /// Uses the attribute that the filter's argument number `i` names.
   Key(Bound& a, size_t i, bool lower = false) : Key(a, a.has(i) ? a[i] : Value(None{}), lower) {}
 
   Value operator()(Value item, const Value& otherwise = None{}) const {
@@ -127,7 +127,7 @@ const Builtin& require_known(std::string_view kind, const Value& name, Bound& a)
   return *found;
 }
 
-/// The filter or test on an item, with the arguments that follow its name in `rest`.
+/// Applies a filter or test to an item, with the arguments that follow its name in `rest`.
 Value apply(const Builtin& builtin, Value item, Args rest, Bound& a) {
   rest.positional[0] = std::move(item);
   return a.interpreter.call(builtin, std::move(rest));
@@ -148,8 +148,8 @@ Value map(Bound& a) {  // value *
   return generator(std::move(items), a);
 }
 
-/// select, reject (by a test of the item) and selectattr, rejectattr (of an attribute); truth is
-/// the default test.
+/// The filters select and reject, which test the item, and selectattr and rejectattr, which test an
+/// attribute of it. The default test is whether it is true.
 template <bool kWanted, bool kByAttribute>
 Value choose(Bound& a) {  // value *
   if (!truthy(a[0])) return generator({}, a);
@@ -216,7 +216,7 @@ Value join(Bound& a) {  // value d attribute
   return out.take();
 }
 
-/// So many spaces, or the text itself.
+/// Argument `i` as an indentation: a number means that many spaces, a text means itself.
 std::string indentation(Bound& a, size_t i, int64_t otherwise) {
   if (a.has(i) && a[i].is_string()) return a.string(i);
   return std::string(static_cast<size_t>(std::clamp<int64_t>(a.integer(i, otherwise), 0, 1000)),

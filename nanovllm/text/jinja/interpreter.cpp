@@ -9,7 +9,7 @@ namespace nanovllm::jinja {
 
 namespace {
 
-/// A text of a variable. Everything that reads texts relies on well-formed UTF-8.
+/// Converts a text of a variable to well-formed UTF-8, on which everything that reads texts relies.
 Value text_from_json(const std::string& s, Budget& budget) {
   if (!is_utf8(s)) raise("a variable is a string that is not valid UTF-8");
   budget.grow(s.size());
@@ -141,8 +141,8 @@ Flow Interpreter::run(const ForLoop& statement, Scope& outer, Values items, int 
   const size_t num_ready = statement.test ? 0 : items.size();
   Loop& loop = loops_.emplace_front(
       Loop{statement, outer, depth, std::move(items), /*num_taken=*/num_ready, num_ready});
-  // Jinja2 runs the else body where no iteration came to its end, so also where each of them ended
-  // in a break or continue.
+  // Jinja2 runs the else body if no iteration has come to its end. So it also does if each of them
+  // ended in a break or continue.
   bool completed = false;
   while (num_to_come(loop, /*all=*/false) > 0) {
     budget.step();
@@ -238,7 +238,7 @@ Value Interpreter::attribute(const Value& object, const Value& key) {
   if (method != nullptr) return make_function({.builtin = method, .self = object}, budget);
   if (const Dict* dict = object.dict())
     if (const Value* value = dict->find(key, budget)) return *value;
-  // What Python keeps under such names leads out of the sandbox.
+  // In Python, attributes with these names lead out of the sandbox.
   if (name.starts_with("__"))
     raise("access to attribute '{}' of '{}' object is unsafe", name, type);
   if (object.is_none()) return undefined("'None' has no attribute '{}'", name);

@@ -65,16 +65,17 @@ using Target = std::function<void(Scope&, Value)>;
 struct Args {
   Values positional = {};
   Dict named = {};
-  size_t num_taken = 0;  // of the positional ones
+  size_t num_taken = 0;  // positional arguments that were taken
 
-  /// Charges the memory of a copy.
+  /// Charges for the memory of a copy of the arguments.
   void charge(Budget& budget) const;
-  /// The next positional argument, else the one named `name`.
+  /// Takes the next positional argument or, if there is none, the one named `name`.
   std::optional<Value> take(std::string_view name, Budget& budget);
   std::optional<Value> take_named(std::string_view name, Budget& budget);
   /// All positional arguments that are left.
   Values take_rest();
-  /// These raise if arguments are left, because the callee does not take them.
+  /// expect_no_positional() and expect_no_named() raise if arguments are left, because the callee
+  /// does not take them.
   void expect_no_positional(std::string_view callee) const;
   void expect_no_named(std::string_view callee) const;
 };
@@ -90,7 +91,7 @@ struct Macro {
   std::string name;
   std::vector<Parameter> parameters = {};
   Body body = {};
-  bool mentions[3] = {};  // kCaller, kVarargs, kKwargs: read by the body, and not parameters
+  bool mentions[3] = {};  // whether the body reads kCaller, kVarargs, kKwargs without parameters
 };
 
 /// {% for target in items if test %} body {% else %} else_body {% endfor %}
@@ -103,7 +104,7 @@ struct ForLoop {
   bool recursive = false;
 };
 
-/// A running for loop, and what its body sees as `loop`.
+/// A running for loop, which its body sees as `loop`.
 struct Loop {
   const ForLoop& statement;
   Scope& outer;
@@ -172,7 +173,8 @@ class Interpreter {
   /// Returns what the body writes.
   std::string capture(const Body& body, Scope& scope, Flow* flow = nullptr);
 
-  /// Both exist as long as the rendering, because macros and loops refer to scopes by address.
+  /// Makes a scope that exists as long as the rendering, because macros and loops refer to scopes
+  /// by address.
   Scope& new_scope(Scope* parent);
   Namespace& new_namespace();
 

@@ -12,7 +12,7 @@ namespace {
 
 using Type = Token::Type;
 
-// Longest first.
+// The longest operators come first, so that the first match is the longest one.
 constexpr std::array<std::string_view, 26> kOperators = {
     "//", "**", "==", "!=", ">=", "<=", "+", "-", "/", "*", "%", "~", "[",
     "]",  "(",  ")",  "{",  "}",  ">",  "<", "=", ".", ":", "|", ",", ";"};
@@ -44,7 +44,7 @@ class Lexer {
   bool starts_with(std::string_view s) const { return source_.substr(pos_).starts_with(s); }
   char take_sign() { return is_sign(at(pos_)) ? at(pos_++) : '\0'; }
 
-  /// The token from `begin` to where the lexer is.
+  /// Adds the token from `begin` to the lexer's position.
   void add(Type type, size_t begin, Value value = {}) {
     tokens_.push_back(
         {type, begin, std::string(source_.substr(begin, pos_ - begin)), std::move(value)});
@@ -62,8 +62,9 @@ class Lexer {
     pos_ += rest.size() - strip(rest, {}, true, false).size();
   }
 
-  /// The text before a tag: without its trailing whitespace for "-", without the indentation of a
-  /// tag that begins its line unless "+" keeps it (lstrip_blocks; not before an expression).
+  /// Adds the text before a tag. "-" removes its trailing whitespace. Unless "+" keeps it, the
+  /// indentation of a tag that begins its line is removed (lstrip_blocks), but not that of an
+  /// expression.
   void add_data(size_t begin, size_t end, char sign, bool is_block) {
     std::string_view text = source_.substr(begin, end - begin);
     const size_t line = text.rfind('\n') + 1;
@@ -74,8 +75,10 @@ class Lexer {
     if (!text.empty()) tokens_.push_back({Type::kData, begin, std::string(text)});
   }
 
-  /// Skips the end of a tag, which begins at pos_, and what it removes of the text behind it: all
-  /// whitespace if it begins with "-", or a newline (trim_blocks) unless it begins with "+".
+  /// Skips the end of a tag, which begins at pos_, and the part of the text behind it that it
+  /// removes: all whitespace if it begins with "-", or a newline (trim_blocks) unless it begins
+  /// with
+  /// "+".
   void skip_end(bool trims_line) {
     const char sign = take_sign();
     pos_ += 2;
@@ -95,7 +98,7 @@ class Lexer {
     skip_end(true);
   }
 
-  /// The rest of {% NAME %}, where it is that tag, up to "%}".
+  /// Skips the rest of {% NAME %} up to "%}". Returns false if it is another tag.
   bool skip_tag_name(std::string_view name) {
     const size_t begin = pos_;
     skip_space();
@@ -108,7 +111,8 @@ class Lexer {
     return false;
   }
 
-  /// {% raw %} ... {% endraw %}, pos_ being behind "{%" and its sign. False for another tag.
+  /// Reads {% raw %} ... {% endraw %}; pos_ is behind "{%" and its sign. Returns false for another
+  /// tag.
   bool read_raw(size_t tag) {
     if (!skip_tag_name("raw")) return false;
     skip_end(false);
@@ -125,10 +129,10 @@ class Lexer {
     raise_at(tag, "a raw block without its {{% endraw %}}");
   }
 
-  /// The tokens of {{ ... }} or {% ... %}.
+  /// Reads the tokens of {{ ... }} or {% ... %}.
   void read_tag(std::string_view begin, std::string_view end, size_t tag) {
     tokens_.push_back({Type::kOperator, tag, std::string(begin)});
-    std::string open;  // the closing brackets that are due
+    std::string open;  // the closing brackets that have to follow
     for (skip_space(); !open.empty() || !at_end(end); skip_space()) {
       if (pos_ >= source_.size()) return;  // the parser reports what is missing
       size_t next = pos_;
@@ -164,7 +168,7 @@ class Lexer {
     add(Type::kOperator, pos_ - op->size());
   }
 
-  /// Only decimal digits: templates do not use the other notations of Python.
+  /// Reads a number of decimal digits, since templates do not use the other notations of Python.
   void read_number() {
     const size_t begin = pos_;
     const char* first = source_.data() + begin;
@@ -193,7 +197,7 @@ class Lexer {
     tokens_.push_back({Type::kString, begin, std::move(text)});
   }
 
-  /// An escape of Python's string literals; an unknown one stands for itself.
+  /// Reads an escape of Python's string literals; an unknown one stands for itself.
   void read_escape(std::string& out) {
     constexpr std::string_view kLetters = "\\'\"abfnrtv", kMeanings = "\\'\"\a\b\f\n\r\t\v";
     const char c = at(pos_ + 1);

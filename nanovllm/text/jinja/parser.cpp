@@ -15,7 +15,7 @@ constexpr size_t kMaxBytes = size_t{1} << 20;
 
 constexpr size_t kMaxMessage = 2000;
 
-/// The body with variables of its own.
+/// Gives the body a scope of variables of its own.
 Body scoped(Body body) {
   return [body = std::move(body)](Scope& s) { return body(s.interpreter.new_scope(&s)); };
 }
@@ -47,8 +47,8 @@ class Parser : ExpressionParser {
   }
 
  private:
-  /// Up to a tag named in `ends`, whose name is the next token; with none, up to the end of the
-  /// template.
+  /// Parses up to a tag named in `ends`, whose name is then the next token, or, if `ends` is empty,
+  /// up to the end of the template.
   Body parse_body(Names ends) {
     const Level level = nested();
     std::vector<Body> parts;
@@ -108,7 +108,7 @@ class Parser : ExpressionParser {
       return at(offset, parse_filtered_block(target, "endfilter"));
     }
     if (tag == "generation") {
-      // transformers' mark for what the assistant wrote; as a call block it has its own variables.
+      // transformers' mark for text of the assistant. Like a call block it has its own variables.
       const int num_loops = std::exchange(num_loops_, 0);
       Body body = parse_whole_block("endgeneration");
       num_loops_ = num_loops;
@@ -249,7 +249,7 @@ class Parser : ExpressionParser {
 
 Template::Template(std::string_view source, std::string where) : where_(std::move(where)) {
   require_utf8(source, where_);
-  // As Jinja2 does before all else: line ends become "\n", and one at the very end is dropped.
+  // Like Jinja2, turn line ends into "\n" before anything else, and drop one at the very end.
   for (char previous = '\0'; const char c : source) {
     if (c != '\n' || previous != '\r') source_ += c == '\r' ? '\n' : c;
     previous = c;
@@ -266,7 +266,7 @@ Template::Template(std::string_view source, std::string where) : where_(std::mov
 void Template::report(const TemplateError& error) const {
   const std::string_view before = std::string_view(source_).substr(0, error.offset);
   const size_t line = before.rfind('\n') + 1;
-  // A message may quote a text of megabytes, a part of a character at its end included.
+  // The error may quote a text of megabytes, which may end with a part of a character.
   std::string what;
   append_utf8(what, std::string_view(error.what()).substr(0, kMaxMessage), /*at_end=*/false);
   if (std::string_view(error.what()).size() > kMaxMessage) what += "...";

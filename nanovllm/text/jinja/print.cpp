@@ -58,7 +58,7 @@ class Printer {
  private:
   void print_text(const Value& v) {
     const std::string& s = v.string();
-    // For the copy, which is up to six times as long. What is written is charged by the writer.
+    // Charge for the copy, which is up to six times as long. The writer charges for its output.
     out_.budget.build(2 * s.size());
     if (style_.json) {
       std::string quoted;
@@ -97,7 +97,7 @@ class Printer {
 
   Writer& out_;
   const PrintStyle& style_;
-  int level_ = 0;  // of lists and dictionaries around
+  int level_ = 0;  // the number of lists and dictionaries around the value
 };
 
 }  // namespace
@@ -138,7 +138,7 @@ std::string float_repr(double d) {
 
 namespace {
 
-/// What a format string is filled with.
+/// Fills a format string with arguments.
 class Formatter {
  public:
   Formatter(const Args& args, Budget& budget) : out(budget), args_(args) {}
@@ -156,7 +156,7 @@ class Formatter {
   }
   bool has_more() const { return num_taken_ < args_.positional.size(); }
 
-  /// `type`: "s" for a text, "d" for an integer. No template uses widths and the like.
+  /// Adds a value of `type` "s", a text, or "d", an integer. No template uses widths and the like.
   void add(const Value& v, std::string_view type) {
     if (!(type == "s" && v.is_string()) && !(type == "d" && v.is_integer()))
       raise("the format {} is unknown or does not fit a value of type '{}'", quote(type),
@@ -173,7 +173,7 @@ class Formatter {
 
 }  // namespace
 
-/// %s, %r, %d and %i, and %(name)s.
+/// Supports %s, %r, %d and %i, and %(name)s.
 std::string format_percent(std::string_view format, const Args& args, Budget& budget) {
   Formatter formatter(args, budget);
   Writer& out = formatter.out;
@@ -215,7 +215,7 @@ std::string format_percent(std::string_view format, const Value& arguments, Budg
   return format_percent(format, args, budget);
 }
 
-/// {}, {0} and {name}, and {:d} and {:s}.
+/// Supports {}, {0} and {name}, and {:d} and {:s}.
 std::string format_braces(std::string_view format, const Args& args, Budget& budget) {
   Formatter formatter(args, budget);
   Writer& out = formatter.out;

@@ -202,7 +202,7 @@ std::optional<double> parse_float(std::string_view text) {
   if (last != text.data() + text.size() || error == std::errc::invalid_argument ||
       text.ends_with(')'))
     return std::nullopt;
-  // Too large or too small a number is infinity or zero, as strtod() has it.
+  // A number that is too large or too small becomes infinity or zero by strtod().
   return error == std::errc() ? value : std::strtod(std::string(text).c_str(), nullptr);
 }
 

@@ -33,8 +33,8 @@ size_t byte_offset(std::string_view s, size_t n);
 using Chars = std::optional<std::string_view>;
 /// Returns `s` without the whitespace, or the characters of `chars`, at its start and its end.
 std::string_view strip(std::string_view s, Chars chars = {}, bool left = true, bool right = true);
-/// These split at each separator or, if it is not given, at runs of whitespace. A limit that is
-/// not negative is the largest number of splits; rsplit() counts them from the right.
+/// split() and rsplit() split at each separator or, if it is not given, at runs of whitespace. A
+/// limit that is not negative is the largest number of splits; rsplit() counts them from the right.
 std::vector<std::string_view> split(std::string_view s, Chars separator, int64_t limit = -1);
 std::vector<std::string_view> rsplit(std::string_view s, Chars separator, int64_t limit = -1);
 /// Splits at the line ends that Python knows, which include "\r\n" and those of Unicode.
@@ -50,8 +50,8 @@ bool has_case(std::string_view s, bool capitals);
 
 /// Python's literal for the text, in the quotes that repr() chooses.
 std::string quote(std::string_view s);
-/// Python's int() and float() of a text. Return nothing if the text is not a number. An integer
-/// that does not fit raises.
+/// Python's int() and float() of a text. They return nothing if the text is not a number.
+/// parse_integer() raises if the number does not fit.
 std::optional<__int128> parse_integer(std::string_view text, int base = 10);
 std::optional<double> parse_float(std::string_view text);
 

@@ -17,8 +17,8 @@ struct Token {
   enum class Type { kData, kName, kString, kNumber, kOperator, kEnd };
   Type type;
   size_t offset;     // where it begins in the source
-  std::string text;  // of a string: with its escapes replaced
-  Value value = {};  // of a number
+  std::string text;  // for a string, with its escapes replaced
+  Value value = {};  // only for a number
 
   bool is(Type wanted, std::string_view written) const { return type == wanted && text == written; }
 };
@@ -27,7 +27,7 @@ struct Token {
 /// The last one is kEnd. Throws TemplateError.
 std::vector<Token> tokenize(std::string_view source);
 
-/// What the parsers of expressions and statements share: a position in the tokens, the numbers of
+/// The base of the parsers of expressions and statements: a position in the tokens, the numbers of
 /// names, and the offsets of errors.
 class TokenReader {
  protected:
@@ -105,7 +105,7 @@ class TokenReader {
 
   /// The most nodes of one tag. A node owns others, so freeing the outermost one is recursive.
   static constexpr int kMaxNodes = 4000;
-  /// The limit is low because a lookup compares variables one after another.
+  /// The most names of variables. It is low because a lookup compares variables one after another.
   static constexpr size_t kMaxNames = 1000;
 
   std::vector<Token> tokens_;

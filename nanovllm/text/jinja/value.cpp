@@ -25,7 +25,7 @@ int checked_depth(int inner) {
 std::string_view Value::type_name() const {
   constexpr std::string_view kSequences[] = {"list", "tuple", "range", "dict view", "generator"};
   if (const Sequence* list = sequence()) return kSequences[static_cast<size_t>(list->kind)];
-  // In the order of Data.
+  // The names are in the order of Data.
   constexpr std::string_view kNames[] = {"Undefined", "NoneType",  "bool",       "int",
                                          "float",     "str",       "",           "dict",
                                          "function",  "Namespace", "LoopContext"};
@@ -48,7 +48,8 @@ int Value::depth() const {
 const Value* Dict::find(const Value& key, Budget& budget) const {
   budget.step(items.size() / 16);
   for (const auto& [other, value] : items) {
-    // Most keys are texts of another length: too cheap to compare for a step each.
+    // Most keys are texts of another length, which is compared so quickly that it counts as no
+    // step.
     if (key.is_string() && other.is_string() && key.string().size() != other.string().size())
       continue;
     if (equal(key, other, budget)) return &value;

@@ -35,7 +35,7 @@ struct Undefined {
 };
 struct Text {
   std::string s;        // UTF-8
-  bool markup = false;  // came from |safe or |escape: adding to it escapes the other side
+  bool markup = false;  // from |safe or |escape: adding a text to it escapes that text
 };
 /// A dictionary that {% set x.y = z %} can change.
 struct Namespace;
@@ -77,14 +77,14 @@ class Value {
   }
   bool is_iterable() const { return is_undefined() || is_string() || sequence() || dict(); }
 
-  /// The following may only be called for a value of that kind.
+  /// text(), number() and the like may only be called for a value of that kind.
   const Text& text() const { return *std::get<std::shared_ptr<const Text>>(data_); }
   const std::string& string() const { return text().s; }
   Int integer() const { return is_bool() ? Int{std::get<bool>(data_)} : std::get<Int>(data_); }
   double number() const {
     return is_float() ? std::get<double>(data_) : static_cast<double>(integer());
   }
-  /// The following return null for other kinds.
+  /// sequence() and the like return null for a value of another kind.
   const Sequence* sequence() const { return pointer<std::shared_ptr<const Sequence>>(); }
   const Dict* dict() const { return pointer<std::shared_ptr<const Dict>>(); }
   const Function* function() const { return pointer<std::shared_ptr<const Function>>(); }
@@ -134,7 +134,7 @@ struct Dict {
 
   const Value* find(const Value& key, Budget& budget) const;
   void set(Value key, Value value, Budget& budget);
-  /// A key that is not there yet: nothing is looked up.
+  /// Adds a key that is known to be new, without looking it up.
   void add(Value key, Value value, Budget& budget);
 };
 struct Namespace : Dict {};

@@ -14,7 +14,8 @@ namespace nanovllm {
 
 namespace {
 
-// The blocks of Chinese characters of BERT's tokenization.py, with the gap that `tokenizers` has.
+// Whether a character is in one of the blocks of Chinese characters of BERT's tokenization.py, with
+// the gap that `tokenizers` has.
 bool is_chinese(char32_t c) {
   const auto is_from = [&](char32_t first, char32_t last) { return c >= first && c <= last; };
   return is_from(0x4E00, 0x9FFF) || is_from(0x3400, 0x4DBF) || is_from(0x20000, 0x2A6DF) ||
@@ -153,7 +154,7 @@ void Normalizer::add_replace(const Component& component) {
           });
         };
         std::string changed = replace_all(work.text, noted, with, work.budget);
-        // `tokenizers` aligns what replaces several characters with the last of them.
+        // If something replaces several characters, `tokenizers` aligns it with the last of them.
         const auto first_len = static_cast<size_t>(utf8_len(work.text[0]));
         if (replaced > first_len || (replaced > 0 && with.empty())) work.has_start = false;
         work.storage = std::move(changed);

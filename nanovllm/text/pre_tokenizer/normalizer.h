@@ -20,7 +20,7 @@ class Normalizer {
 
   struct Result {
     std::string_view text;
-    bool has_start;  ///< whether it begins with what the first character became
+    bool has_start;  ///< whether it begins with the replacement of the first character
   };
   /// Normalizes `text`, which is well-formed UTF-8. The result is `text` itself if nothing changes;
   /// otherwise it is in `storage`. All parts of a text share the budget.
@@ -30,7 +30,7 @@ class Normalizer {
   struct Work;
   using Step = std::function<void(Work&)>;
 
-  // Each adds the steps of a component.
+  // Each of these functions adds the steps of a component.
   void add_bert(const Component& component);
   void add_byte_level(const Component&);
   void add_lowercase(const Component&);
@@ -43,7 +43,7 @@ class Normalizer {
   void add_replace(const Component& component);
   void add_strip(const Component& component);
   void add_strip_accents(const Component&);
-  // A step that appends to a text what becomes of each character.
+  // Adds a step that calls append() for each character, which appends the character's replacement.
   void add_for_each(void (*append)(char32_t c, std::string& out));
 
   std::vector<Step> steps_;

@@ -25,7 +25,7 @@ bool is_ascii_letter_or_digit(char32_t c) {
 // A set of characters. PCRE2's classes hold neither complements of several items nor other sets, so
 // these become alternatives.
 struct Set {
-  std::string items;                // of a class, without its brackets
+  std::string items;                // the items of a class, without its brackets
   std::vector<std::string> others;  // expressions that match one character each
 
   std::string expression(bool negated) const {
@@ -87,11 +87,11 @@ class Translator {
     out += to_utf8(c);
   }
 
-  // Everything up to a ')' that closes a group before, or the end.
+  // Translates everything up to the ')' that closes the group, or to the end.
   void alternatives(Options options) {
     constexpr size_t kNone = std::string::npos;
-    size_t item = kNone;    // where the last one begins in out_, if it can be repeated
-    bool repeated = false;  // whether it has a quantifier
+    size_t item = kNone;    // where the last item begins in out_, if it can be repeated
+    bool repeated = false;  // whether that item has a quantifier
     while (!at_end() && rest()[0] != ')') {
       const size_t begin = at_, item_begin = out_.size();
       if (options.extended && skip_comment()) continue;
@@ -131,7 +131,7 @@ class Translator {
     }
   }
 
-  // White space and comments in a pattern with (?x).
+  // Skips white space and comments in a pattern with (?x).
   bool skip_comment() {
     if (take_if("#")) {
       while (!at_end() && !take_if("\n")) ++at_;
@@ -191,7 +191,7 @@ class Translator {
     return true;
   }
 
-  // What follows a '('. Returns false for what cannot be repeated.
+  // Translates what follows a '('. Returns false if it cannot be repeated.
   bool take_group(size_t begin, Options options) {
     refuse_if(rest().starts_with("*"), begin, 2);
     if (take_if("?#")) {
@@ -263,7 +263,7 @@ class Translator {
     return name;
   }
 
-  // What follows a '\' outside of a set.
+  // Translates what follows a '\' outside of a set.
   void take_escape(size_t begin, Options options) {
     refuse_if(at_end(), begin, 1);
     if (bool negated = false; auto known = take_shorthand(negated)) {
@@ -330,7 +330,8 @@ class Translator {
     return 0;
   }
 
-  // \s \S \w \W \d \D \h \H or \p{...}. Everything else returns nothing and stays.
+  // Takes \s \S \w \W \d \D \h \H or \p{...}. Returns nothing, and takes nothing, for anything
+  // else.
   std::optional<Set> take_shorthand(bool& negated) {
     const char letter = rest()[0];
     negated = std::isupper(static_cast<unsigned char>(letter)) != 0;
@@ -357,7 +358,7 @@ class Translator {
     return Set{std::string(items), {}};
   }
 
-  // "p{...}" or "P{...}"
+  // Takes "p{...}" or "P{...}".
   std::optional<Set> take_property(bool& negated) {
     const size_t begin = at_ - 1;
     const size_t end = pattern_.find('}', at_);
@@ -373,7 +374,7 @@ class Translator {
     return Set{std::move(items), {}};
   }
 
-  // The character that follows a '\'.
+  // Takes the character that follows a '\'.
   char32_t take_escaped_character(size_t begin) {
     const char32_t c = take_character();
     switch (c) {
@@ -434,7 +435,7 @@ class Translator {
     return code;
   }
 
-  // \xHH and \ooo are bytes of UTF-8. Takes those that follow the first one of a character.
+  // Takes the bytes of a character that follow the first one; \xHH and \ooo are bytes of UTF-8.
   char32_t take_bytes(size_t begin, char32_t first) {
     if (first < 0x80) return first;
     std::string bytes(1, static_cast<char>(first));
@@ -446,7 +447,7 @@ class Translator {
     return code_point_at(bytes.data());
   }
 
-  // What follows a '[': sets of which the intersection is meant, separated by "&&".
+  // Translates what follows a '[': the intersection of sets that are separated by "&&".
   Set set(Options options) {
     const size_t begin = at_ - 1;
     const bool negated = take_if("^");
@@ -471,7 +472,7 @@ class Translator {
     return complement;
   }
 
-  // A character, a range, a shorthand, a POSIX bracket or a set inside of a set.
+  // Takes a member of a set: a character, a range, a shorthand, a POSIX bracket or another set.
   void take_member(Set& to, Options options) {
     const size_t begin = at_;
     if (take_if("[:")) {

@@ -18,11 +18,11 @@ using Pattern = std::function<void(std::string_view text, const OnMatch& on_matc
 Pattern read_pattern(const JsonObject& component);
 
 Pattern literal_pattern(const std::string& literal);
-/// A regular expression of Oniguruma. `where` begins the error messages.
+/// Matches a regular expression of Oniguruma. `where` begins the error messages.
 Pattern regex_pattern(const std::string& regex, const std::string& where);
-/// Each character for which `is_member` is true.
+/// Matches each character for which `is_member` is true.
 Pattern character_pattern(bool (*is_member)(char32_t));
-/// Each `length` characters, and what is left.
+/// Matches each `length` characters, and the rest at the end.
 Pattern length_pattern(size_t length);
 
 /// Bounds the bytes that all steps of a pipeline together process for one text. Without this bound

@@ -18,7 +18,7 @@ namespace {
 constexpr const char* kGpt2Pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
-// Each stage reads all of the text; published files have at most five.
+// The most stages, each of which reads all of the text. Published files have at most five.
 constexpr size_t kMaxStages = 16;
 
 }  // namespace
@@ -42,7 +42,7 @@ PreTokenizer::PreTokenizer(const TokenizerJson& json) {
                                     "{}: pre_tokenizer: more than {} stages", json.where,
                                     kMaxStages);
                           });
-  // To find a token by its bytes is faster than to spell the bytes for the token's name.
+  // Finding a token by its bytes is faster than spelling the bytes to get the token's name.
   if (!stages_.empty() && std::holds_alternative<Spelling>(stages_.back()) &&
       Bpe::takes_bytes(json)) {
     stages_.pop_back();
@@ -51,7 +51,7 @@ PreTokenizer::PreTokenizer(const TokenizerJson& json) {
 }
 
 PreTokenizer::Behavior PreTokenizer::behavior_of(const Component& component) {
-  // In the order of Behavior.
+  // These names are in the order of Behavior.
   constexpr std::string_view kBehaviors[] = {"Isolated", "Removed", "MergedWithPrevious",
                                              "MergedWithNext", "Contiguous"};
   const std::string name = component.string("behavior");
@@ -91,7 +91,7 @@ void PreTokenizer::add_fixed_length(const Component& component) {
 
 void PreTokenizer::add_metaspace(const Component& component) {
   const std::string replacement = component.character("replacement");
-  // Files older than tokenizers 0.15 have add_prefix_space in the place of prepend_scheme.
+  // Files older than tokenizers 0.15 have add_prefix_space instead of prepend_scheme.
   std::string scheme = component.flag("add_prefix_space", true) ? "always" : "never";
   if (component.json.contains("prepend_scheme")) scheme = component.string("prepend_scheme");
   require(scheme == "always" || scheme == "first" || scheme == "never",

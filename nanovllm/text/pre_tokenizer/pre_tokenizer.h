@@ -29,7 +29,7 @@ class PreTokenizer {
   void split(std::string_view text, bool at_start, const OnPiece& on_piece) const;
 
  private:
-  // What becomes of the matches of a pattern. `invert`: what does not match counts as a match.
+  // What happens to the matches of a pattern. With `invert` the text between matches is the match.
   enum Behavior { kIsolated, kRemoved, kMergedWithPrevious, kMergedWithNext, kContiguous };
   struct Split {
     Pattern pattern;
@@ -37,8 +37,8 @@ class PreTokenizer {
     bool invert = false;
   };
   // Spaces become `replacement`, and a text that does not begin with it gets one in front: every
-  // text, only the first one, or none, depending on `scheme`. ByteLevel's add_prefix_space is the
-  // same with a space as replacement.
+  // text, only the first one, or none, depending on `scheme`. ByteLevel's add_prefix_space is a
+  // Metaspace whose replacement is a space.
   struct Metaspace {
     std::string replacement, scheme;
     Pattern space = literal_pattern(" ");
@@ -47,7 +47,7 @@ class PreTokenizer {
   struct Spelling {};
 
   static Behavior behavior_of(const Component& component);
-  // Each adds the stages of a component.
+  // Each of these functions adds the stages of a component.
   void add_bert(const Component&);
   void add_byte_level(const Component& component);
   void add_char_delimiter_split(const Component& component);

@@ -30,7 +30,7 @@ constexpr Entry kPosix[] = {{"alnum", R"(\p{Alphabetic}\p{Nd})"},
                             {"word", kWordItems},
                             {"xdigit", kHexDigitItems}};
 
-// Names that PCRE2 does not know: those of POSIX, and the long ones of categories.
+// Names that PCRE2 does not know: the names of POSIX, and the long names of categories.
 constexpr Entry kProperties[] = {{"any", R"(\x{0}-\x{10FFFF})"},
                                  {"casedletter", R"(\p{L&})"},
                                  {"closepunctuation", R"(\p{Pe})"},
@@ -80,7 +80,7 @@ std::string_view find(const Table& table, std::string_view name) {
   return entry == std::end(table) ? std::string_view() : entry->second;
 }
 
-// Both ignore these when they compare names.
+// Removes the characters that Oniguruma and PCRE2 ignore when they compare names.
 std::string plain(std::string_view name) {
   std::string out;
   for (const char c : name)
@@ -105,7 +105,7 @@ std::string property_items(std::string_view name) {
   const std::string key = plain(name);
   for (const std::string_view known : {find(kProperties, key), find(kPosix, key)})
     if (!known.empty()) return std::string(known);
-  // Oniguruma's \p{Han} is the property Script, and PCRE2's is Script_Extensions.
+  // In Oniguruma \p{Han} means the property Script, in PCRE2 Script_Extensions.
   for (std::string items : {fmt::format("\\p{{sc:{}}}", name), fmt::format("\\p{{{}}}", name)})
     if (is_known_to_pcre(items)) return items;
   return {};

@@ -16,8 +16,8 @@ namespace nanovllm {
 
 namespace {
 
-// All alternatives are tried at each place of a text. Published patterns have less than a third of
-// this.
+// The longest pattern, because all alternatives are tried at each place of a text. Published
+// patterns have less than a third of this length.
 constexpr size_t kMaxPatternBytes = 2048;
 constexpr size_t kMaxTranslatedBytes = 4 * kMaxPatternBytes;
 
@@ -31,7 +31,7 @@ std::string pcre_message(int code) {
 struct Moves {
   int64_t left;
   size_t at = 0;     // where in the text the pattern was at the last call
-  int64_t cost = 1;  // of a move
+  int64_t cost = 1;  // how much a move counts
 
   // Between two calls one part of the pattern was tried and the text between the two places was
   // stepped over. To go back to an earlier place takes at most as long as it took to come from it.
@@ -44,8 +44,8 @@ struct Moves {
   }
 };
 
-// The heap of the interpreter, which searches where the JIT's stack is too small. A backtrack takes
-// about a hundred bytes.
+// The heap of PCRE2's interpreter, which searches if the JIT's stack is too small. A backtrack
+// takes about a hundred bytes.
 constexpr uint32_t kMaxHeapKib = 512 << 10;
 
 using MatchData = std::unique_ptr<pcre2_match_data, void (*)(pcre2_match_data*)>;
@@ -106,12 +106,12 @@ Regex::Regex(std::string_view pattern, const std::string& where)
 
 void Regex::find_all(std::string_view text,
                      const std::function<void(size_t, size_t)>& on_match) const {
-  if (text.empty()) return;  // not even for an empty match, as with `tokenizers`
+  if (text.empty()) return;  // like `tokenizers`, which reports not even an empty match
   const MatchData data(pcre2_match_data_create(1, nullptr), pcre2_match_data_free);
   if (data == nullptr) throw std::bad_alloc();
   const size_t* const found = pcre2_get_ovector_pointer(data.get());
   Moves moves{max_moves(text.size())};
-  size_t last_end = std::string_view::npos;  // of the last match
+  size_t last_end = std::string_view::npos;  // where the last match ended
   for (size_t from = 0; from <= text.size();) {
     size_t near = std::min(from + kNearBytes, text.size());
     while (near < text.size() && is_continuation(text[near])) ++near;

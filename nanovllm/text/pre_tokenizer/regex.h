@@ -29,8 +29,8 @@ class Regex {
   /// UserError if this takes more than max_moves().
   void find_all(std::string_view text, const std::function<void(size_t, size_t)>& on_match) const;
 
-  /// A move steps over a character or tries a part of the pattern. Published patterns take up to 4
-  /// moves for each byte of a megabyte of one letter.
+  /// The most moves for a text. A move steps over a character or tries a part of the pattern.
+  /// Published patterns take up to 4 moves for each byte of a megabyte of one letter.
   static int64_t max_moves(size_t text_bytes) {
     return 64 * static_cast<int64_t>(text_bytes) + 4096;
   }

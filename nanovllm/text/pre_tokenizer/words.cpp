@@ -77,7 +77,7 @@ const char* end_of_word(const char* p, const char* end, int max_digits) {
   // A run of white space ends after its last newline. Without a newline it leaves its last
   // character to the next word, if a word follows and the run has two characters or more.
   const char* after_newline = nullptr;
-  const char* last = p;  // character of the run
+  const char* last = p;  // the last character of the run
   const char* after = p;
   for (Char c = first; c.classes & kSpace; c = char_at(after, end)) {
     last = after;

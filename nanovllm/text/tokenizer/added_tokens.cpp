@@ -96,7 +96,7 @@ AddedTokenFinder::AddedTokenFinder(std::vector<AddedToken> tokens)
       }
       node = static_cast<uint32_t>(child);
     }
-    // Of tokens that are the same once normalized, the first counts.
+    // If tokens are equal after normalization, the first one counts.
     if (nodes_[node].token == kNoToken) nodes_[node].token = static_cast<int32_t>(i);
   }
   // A node's suffix is less deep than the node, so it is finished before.
@@ -130,7 +130,7 @@ std::vector<AddedTokenFinder::Start> AddedTokenFinder::starts(std::string_view t
 std::vector<AddedTokenFinder::Part> AddedTokenFinder::split(std::string_view text) const {
   std::vector<Part> parts;
   size_t done = 0, next = 0;
-  size_t spaces_end = 0;  // the end of the white space that a token took along last
+  size_t spaces_end = 0;  // the end of the white space that the last token has included
   const std::vector<Start> starts = this->starts(text);
   for (auto start = starts.rbegin(); start != starts.rend(); ++start) {
     if (start->at < next) continue;
@@ -142,7 +142,7 @@ std::vector<AddedTokenFinder::Part> AddedTokenFinder::split(std::string_view tex
       for (size_t c; begin > done && is_space_at(text, c = last_char(text.substr(0, begin)));)
         begin = c;
     if (token.rstrip) {
-      // White space may hold tokens that take the rest of it along, too: it is read only once.
+      // White space may contain tokens that include the rest of it too, so it is read only once.
       if (end < spaces_end) end = spaces_end;
       while (end < text.size() && is_space_at(text, end))
         end += static_cast<size_t>(utf8_len(text[end]));

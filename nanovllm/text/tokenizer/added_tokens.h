@@ -24,14 +24,14 @@ struct AddedToken {
   bool special = false;      ///< left out of decoded text if the caller wants that
 };
 
-/// The added tokens of tokenizer.json and of tokenizer_config.json, whose tokens replace those with
-/// the same content. Throws UserError if a token is invalid.
+/// The added tokens of tokenizer.json and of tokenizer_config.json. A token of the latter replaces
+/// one with the same content. Throws UserError if a token is invalid.
 std::vector<AddedToken> read_added_tokens(const TokenizerJson& json);
 
-/// Finds added tokens in a text: the leftmost, and of those the longest. It takes linear time for
-/// any tokens: an automaton of Aho and Corasick ("Efficient string matching", 1975) for the
-/// reversed tokens reads the text backwards, so at each position it knows the longest token that
-/// begins there.
+/// Finds added tokens in a text: the leftmost one, and among several there the longest. It takes
+/// linear time for any tokens: an automaton of Aho and Corasick ("Efficient string matching", 1975)
+/// for the reversed tokens reads the text backwards, so at each position it knows the longest token
+/// that begins there.
 class AddedTokenFinder {
  public:
   /// Searches the `content` of each token. Throws UserError if these have more than kMaxBytes.
@@ -45,7 +45,8 @@ class AddedTokenFinder {
   /// Splits all of `text`, which is well-formed UTF-8. Texts between tokens are not empty.
   std::vector<Part> split(std::string_view text) const;
 
-  /// The automaton takes about sixty times this memory. Published tokenizers have a few kilobytes.
+  /// The most bytes of all tokens. The automaton takes about sixty times this memory. Published
+  /// tokenizers have a few kilobytes.
   static constexpr size_t kMaxBytes = size_t{4} << 20;
 
  private:
@@ -64,7 +65,7 @@ class AddedTokenFinder {
 
   std::vector<AddedToken> tokens_;
   std::vector<Node> nodes_{1};       // a node is the end of a token, read backwards
-  FlatMap children_;                 // by node and byte
+  FlatMap children_;                 // child nodes by node and byte
   std::array<bool, 256> is_last_{};  // whether a token ends with the byte
 };
 

@@ -18,7 +18,7 @@ constexpr size_t kMaxScanned = 48;
 
 constexpr uint64_t kNone = FlatMap::kNone;
 
-// What SentencePiece writes for a space.
+// The character that SentencePiece writes for a space.
 constexpr std::string_view kSpaceSymbol = "\u2581";
 
 // The first place after `from` where a space symbol follows another character.
@@ -32,7 +32,8 @@ uint64_t pair_of(int32_t left, int32_t right) {
   return FlatMap::pair(static_cast<uint32_t>(left), static_cast<uint32_t>(right));
 }
 
-// Each character of a word has the affixes, so longer ones would take long.
+// The most bytes of an affix. Each character of a word has the affixes, so longer ones would take
+// long.
 constexpr size_t kMaxAffixBytes = 16;
 
 // A string of the model that is empty if it is null or missing.
@@ -124,7 +125,7 @@ FlatMap Bpe::read_merges(const TokenizerJson& json) const {
   for (const auto& [left, right] : json.merges) num_bytes += 2 * (left.size() + right.size() + 1);
   std::string bytes;
   bytes.reserve(num_bytes);              // so that the views stay valid
-  std::vector<std::string_view> tokens;  // of each merge the left one, the right one, and both
+  std::vector<std::string_view> tokens;  // for each merge the left token, the right one, and both
   for (const auto& [left, right] : json.merges) {
     const size_t begin = bytes.size();
     append_bytes(left, bytes);
@@ -132,7 +133,7 @@ FlatMap Bpe::read_merges(const TokenizerJson& json) const {
     append_bytes(right, bytes);
     const size_t right_end = bytes.size();
     size_t both = begin;
-    if (!prefix_.empty()) {  // the merged token has that of the left one only
+    if (!prefix_.empty()) {  // the merged token has only the prefix of the left one
       require(right.size() >= prefix_.size(), "{}: model: '{}' of a merge is shorter than '{}'",
               json.where, right, prefix_);
       both = bytes.size();
@@ -238,7 +239,7 @@ size_t Bpe::first_symbols(std::string_view word, int32_t* symbols) const {
 void Bpe::merge(std::string_view word, std::vector<int32_t>& ids) const {
   if (max_symbols(word) > kMaxScanned) return merge_long(word, ids);
   int32_t symbols[kMaxScanned];
-  uint64_t merges[kMaxScanned];  // merges[i]: of symbols i and i + 1
+  uint64_t merges[kMaxScanned];  // merges[i] is the merge of symbols i and i + 1
   size_t n = first_symbols(word, symbols);
   for (size_t i = 0; i + 1 < n; ++i) merges[i] = merge_of(symbols[i], symbols[i + 1]);
   while (n > 1) {
@@ -258,8 +259,9 @@ void Bpe::merge(std::string_view word, std::vector<int32_t>& ids) const {
   ids.insert(ids.end(), symbols, symbols + n);
 }
 
-// The same in O(n log n): a heap of candidates over a linked list of symbols. The right symbol of a
-// merged pair leaves the list and becomes -1; candidates that are out of date are skipped.
+// merge() for long words, in O(n log n): a heap of candidates over a linked list of symbols. The
+// right symbol of a merged pair leaves the list and becomes -1; candidates that are out of date are
+// skipped.
 void Bpe::merge_long(std::string_view word, std::vector<int32_t>& ids) const {
   require(max_symbols(word) <= UINT32_MAX, "a word of {} bytes is too long", word.size());
   std::vector<int32_t> symbols(max_symbols(word));

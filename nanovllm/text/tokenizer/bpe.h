@@ -14,15 +14,15 @@ namespace nanovllm {
 
 struct TokenizerJson;
 
-/// Byte-pair encoding (Sennrich et al., 2016): of all neighbours that can merge, the pair with the
-/// lowest rank is merged (of equal pairs the leftmost), until no pair can merge.
+/// Byte-pair encoding (Sennrich et al., 2016): among all neighbours that can merge, the pair with
+/// the lowest rank is merged, and the leftmost one if several have it, until no pair can merge.
 class Bpe {
  public:
   /// `byte_level`: tokens are spelled in the byte-level alphabet. Throws UserError if the model is
   /// invalid or not supported.
   Bpe(const TokenizerJson& json, bool byte_level);
 
-  /// Whether the model can be `byte_level`: what it does with a character must be right for a byte.
+  /// Whether the model can be `byte_level`, because it treats a byte like any other character.
   static bool takes_bytes(const TokenizerJson& json);
 
   /// Appends the ids of a piece, which is not empty and well-formed UTF-8.
@@ -43,25 +43,25 @@ class Bpe {
   // Merges the symbols of a word and appends what is left.
   void merge(std::string_view word, std::vector<int32_t>& ids) const;
   void merge_long(std::string_view word, std::vector<int32_t>& ids) const;
-  // The most symbols that a word begins with: one for each byte, also of what affixes add.
+  // The most symbols that a word begins with: one for each byte, including those of affixes.
   size_t max_symbols(std::string_view word) const;
   // Writes the ids of the word's characters and returns how many.
   size_t first_symbols(std::string_view word, int32_t* symbols) const;
 
   bool byte_level_, byte_fallback_, fuse_unk_, ignore_merges_;
-  // What a character's token has in front if it is not the word's first, and at the end if it is
-  // the last.
+  // The token of a character that is not the first of a word has prefix_ in front; the token of the
+  // last character has suffix_ at its end.
   std::string prefix_, suffix_;
   bool splits_at_spaces_;  // no merge reaches from another character to a U+2581 after it
   TokenTable tokens_;      // by their bytes in a piece
-  // By the ids of two neighbours: rank << 32 | id of the merged token, so that the pair that merges
-  // first has the lower value.
+  // For the ids of two neighbours: rank << 32 | id of the merged token, so that the pair that
+  // merges first has the lower value.
   FlatMap merges_;
   int32_t unk_ = -1;
-  std::array<int32_t, 256> symbol_of_byte_;    // of a byte, or of an ASCII character; -1: none
-  std::array<int32_t, 256> fallback_of_byte_;  // "<0x00>" to "<0xFF>"; -1: none
-  // By id: whether the merges turn a token's bytes into just that token, which is nearly always so.
-  // It is computed at the first use.
+  std::array<int32_t, 256> symbol_of_byte_;    // token of a byte or an ASCII character; -1: none
+  std::array<int32_t, 256> fallback_of_byte_;  // tokens "<0x00>" to "<0xFF>"; -1: none
+  // For each id, whether the merges turn the token's bytes into just that token, which is nearly
+  // always true. It is computed at the first use.
   std::unique_ptr<std::atomic<uint8_t>[]> direct_;
 };
 

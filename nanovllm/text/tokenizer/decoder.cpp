@@ -22,8 +22,8 @@ int named_byte(std::string_view token) {
   return std::from_chars(begin, end, byte, 16).ptr == end ? byte : -1;
 }
 
-// What the token spells; a token that the alphabet does not spell, such as an added one with a
-// space, is its own text.
+// The bytes that the token spells. A token that is not spelled in the alphabet, such as an added
+// token with a space, is its own text.
 std::string bytes_of(std::string_view token) {
   std::string bytes;
   if (!append_spelled_bytes(token, bytes)) bytes = token;
@@ -181,7 +181,7 @@ std::string Decoding::push(std::string_view text, bool is_byte) {
   if (is_byte) {
     state.held += text;
   } else if (kind == Decoder::kByteLevel) {
-    // Nearly every token of nearly every tokenizer.
+    // Nearly every token of nearly every tokenizer takes this path.
     if (first + 1 == states_.size() && state.held.empty() && is_utf8(text))
       return std::string(text);
     give_bytes(first, state, text);

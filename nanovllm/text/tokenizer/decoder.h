@@ -60,7 +60,7 @@ class Decoder {
   void add_word_piece(const Component& component);
 
   std::vector<Step> steps_;
-  size_t num_prepared_ = 0;  // how many of them prepare() does
+  size_t num_prepared_ = 0;  // how many of the steps prepare() does
 };
 
 /// One answer on its way through the steps. A step gets each token in one or more parts, so that
@@ -71,22 +71,23 @@ class Decoding {
   /// The decoder must outlive it.
   explicit Decoding(const Decoder& decoder);
 
-  /// The tokens continue a text, so that the first one is not the first of a text.
+  /// Says that the tokens continue a text, so that the first token is not at the start of a text.
   void continue_text();
   /// The text that is certain after this token. It is valid UTF-8.
   std::string push(std::string_view text, bool is_byte);
-  /// What is held back.
+  /// The text that is held back.
   std::string pending() const;
-  /// Returns what was held back: U+FFFD for an incomplete character. Call nothing after it.
+  /// Returns the text that was held back, with U+FFFD for an incomplete character. Call nothing
+  /// after it.
   std::string finish();
 
  private:
   using Step = Decoder::Step;
   struct State {
-    std::string part;       // of a token that the step needs as a whole
+    std::string part;       // the part so far of a token that the step needs as a whole
     std::string held;       // bytes that are no text yet, or the token before (kBpe)
     std::string last;       // the token before (kCtc)
-    size_t num_tokens = 0;  // that have ended
+    size_t num_tokens = 0;  // tokens that have ended
     size_t num_left = 0;    // kStrip: how often the token's start may be removed
   };
 

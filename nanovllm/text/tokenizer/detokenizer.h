@@ -42,7 +42,7 @@ class TokenTexts {
   Decoder decoder_;
   std::vector<Entry> entries_;
   std::string bytes_;
-  WorkBudget budget_;  // of what the decoder does to all tokens
+  WorkBudget budget_;  // for the decoder's work on all tokens
 };
 
 /// Decodes one answer token by token. The pieces that push() and finish() return, joined, are
@@ -52,16 +52,17 @@ class Detokenizer {
  public:
   Detokenizer(const Tokenizer& tokenizer, bool skip_special_tokens);
 
-  /// The ids continue a text, so the first one keeps the space that the decoder removes from the
-  /// start of a text. Call it before push().
+  /// Says that the ids continue a text, so the first one keeps the space that the decoder removes
+  /// from the start of a text. Call it before push().
   void continue_text() { decoding_.continue_text(); }
-  /// These special tokens are part of the text, even if others are left out.
+  /// Keeps these special tokens in the text, even if others are left out.
   void show(std::vector<int32_t> special_ids) { shown_ = std::move(special_ids); }
   /// The text that is certain after this token: often the token's own, sometimes none.
   std::string push(int32_t id);
   /// The bytes that are held back.
   std::string pending() const { return decoding_.pending(); }
-  /// Returns what was held back: U+FFFD for an incomplete character. Call nothing after it.
+  /// Returns the text that was held back, with U+FFFD for an incomplete character. Call nothing
+  /// after it.
   std::string finish() { return decoding_.finish(); }
 
  private:

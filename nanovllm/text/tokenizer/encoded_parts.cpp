@@ -73,7 +73,7 @@ EncodedParts::Partition* EncodedParts::partition_of(std::string_view owner) {
 }
 
 size_t EncodedParts::Entry::num_bytes() const {
-  constexpr size_t kNodes = 256;  // of the list and the table, with what malloc() adds
+  constexpr size_t kNodes = 256;  // bytes of nodes of the list and the table, with malloc()'s own
   return kNodes + text.size() + ids.size() * sizeof(int32_t);
 }
 

@@ -12,23 +12,24 @@
 
 namespace nanovllm {
 
-/// The ids of texts that Tokenizer::encode() has met between added tokens. The ids of such a part
-/// depend on nothing else in the text, whatever the tokenizer. In a conversation the turns are
-/// parts, because templates write added tokens such as <|im_end|> around them; so a server that
-/// gets a conversation again, with one more turn, computes only the ids of the new turn.
+/// A cache of the ids of parts: the texts between added tokens that Tokenizer::encode() has met.
+/// The ids of a part depend on nothing else in the text, whatever the tokenizer. In a conversation
+/// the turns are parts, because templates write added tokens such as <|im_end|> around them; so a
+/// server that gets a conversation again, with one more turn, computes only the ids of the new
+/// turn.
 ///
-/// It holds at most `max_bytes` of texts and ids. Each owner has its own parts, and the owner that
-/// holds most loses its least recently used ones first. So nobody can find out by measuring the
-/// time which texts others have sent, only how much. The hash of a text is keyed by a random
-/// number, so that no client can choose texts that share a bucket (progress.bounded-work). Any
-/// thread may call it.
+/// It holds at most `max_bytes` of texts and ids. Each owner, such as a client, has its own parts,
+/// and the owner that holds most loses its least recently used ones first. So nobody can find out
+/// by measuring the time which texts others have sent, only how much. The hash of a text is keyed
+/// by a random number, so that no client can choose texts that share a bucket
+/// (progress.bounded-work). Any thread may call it.
 class EncodedParts {
  public:
   explicit EncodedParts(size_t max_bytes);
 
   struct Key {
     std::string_view owner;
-    bool at_start;  ///< of the text; a few tokenizers add a space there
+    bool at_start;  ///< at the start of the text, where a few tokenizers add a space
     std::string_view text;
   };
 
@@ -37,9 +38,9 @@ class EncodedParts {
   void add(const Key& key, std::span<const int32_t> ids);
   size_t num_bytes() const;
 
-  /// A shorter part is encoded as fast as it is found.
+  /// The shortest part that is kept. A shorter one is encoded as fast as it is found.
   static constexpr size_t kLeastBytes = 64;
-  /// Of further ones, the owner that was idle for longest is forgotten.
+  /// The most owners. If there are more, the one that was idle for longest is forgotten.
   static constexpr size_t kMaxOwners = 256;
 
  private:

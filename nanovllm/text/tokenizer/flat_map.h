@@ -13,7 +13,7 @@ class FlatMap {
  public:
   static constexpr uint64_t kNone = ~uint64_t{0};
 
-  /// Room for `max_keys` keys.
+  /// Makes room for `max_keys` keys.
   explicit FlatMap(size_t max_keys)
       : slots_(std::bit_ceil(max_keys + max_keys / 2 + 16)),
         shift_(64 - std::countr_zero(slots_.size())) {}

@@ -22,7 +22,7 @@ std::vector<uint64_t> hashes_of(const std::vector<std::string_view>& tokens) {
 
 TokenTable::TokenTable(const std::vector<std::string_view>& tokens, const std::vector<int32_t>& ids)
     : places_(tokens.size()) {
-  // Tokens with the same hash count as equal. By chance that happens to one in a billion
+  // Tokens with the same hash count as equal. By chance this happens in one of a billion
   // vocabularies of 150,000 tokens.
   const std::vector<uint64_t> hashes = hashes_of(tokens);
   places_.for_each(hashes, [&](size_t i) {
@@ -47,7 +47,7 @@ int32_t TokenTable::find(std::string_view token, uint64_t hash) const {
   const char* const stored = bytes_.data() + static_cast<uint32_t>(place);
   uint32_t len;
   std::memcpy(&len, stored, sizeof len);
-  // A text may be made to have the hash of another token.
+  // Compare the bytes too, because a text can be constructed to have the hash of another token.
   const bool same = len == token.size() && std::memcmp(stored + sizeof len, token.data(), len) == 0;
   return same ? static_cast<int32_t>(place >> 32) : -1;
 }

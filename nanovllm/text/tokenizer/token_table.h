@@ -18,7 +18,7 @@ class TokenTable {
   size_t size() const { return size_; }
   /// The id of the token; -1 if there is none.
   int32_t find(std::string_view token) const;
-  /// find() of each, several times as fast.
+  /// find() for each of the tokens, several times as fast.
   std::vector<int32_t> find_all(const std::vector<std::string_view>& tokens) const;
 
  private:

@@ -11,10 +11,11 @@ namespace nanovllm {
 
 namespace {
 
-// Positions in a piece have 32 bits.
+// The longest text, because positions in a piece have 32 bits.
 constexpr size_t kMaxTextBytes = size_t{1} << 30;
 
-// Published post-processors add up to three ids, but a file may name a list of ids many times.
+// The most ids that a post-processor adds. Published ones add up to three, but a file may name a
+// list of ids many times.
 constexpr size_t kMaxSpecialIds = 1000;
 
 }  // namespace
@@ -76,10 +77,10 @@ void Tokenizer::read_post_processor(const TokenizerJson& json) {
   for (const Component& component : json.components(
            "post_processor", "processors",
            {"BertProcessing", "ByteLevel", "RobertaProcessing", "TemplateProcessing"})) {
-    if (component.type == "ByteLevel") continue;  // it changes offsets only
+    if (component.type == "ByteLevel") continue;  // changes offsets only
     require(!std::exchange(has_template, true), "{}: only one is supported", component.where);
     if (component.type != "TemplateProcessing") {
-      // Pairs of a token and its id.
+      // "cls" and "sep" are pairs of a token and its id.
       for (const auto& [key, ids] : {std::pair("cls", &ids_before_), {"sep", &ids_after_}}) {
         const Json& pair = component.at(key);
         require(pair.is_array() && pair.size() == 2, "{}: '{}' must be a token and its id",

@@ -19,10 +19,10 @@
 
 namespace nanovllm {
 
-/// What does not change the ids of a text.
+/// Options of encode() that do not change the ids of a text.
 struct EncodeOptions {
   EncodedParts* known = nullptr;  ///< the ids of parts that this tokenizer has encoded before
-  std::string_view owner = {};    ///< of the parts
+  std::string_view owner = {};    ///< the owner of the parts
   std::stop_token stop = {};      ///< a request to stop ends the work with Cancelled
 };
 
@@ -66,14 +66,15 @@ class Tokenizer {
   static std::unique_ptr<const Tokenizer> parse(std::string_view tokenizer_json,
                                                 const std::string& where);
 
-  /// Added tokens that are written in the text are recognised. `add_special_tokens` adds the ids of
-  /// the post-processor. Bytes that are not UTF-8 become U+FFFD, one for each maximal subpart
-  /// (Unicode 15, section 3.9; what Python's errors="replace" does).
+  /// The ids of a text. Added tokens that are written in the text are recognised.
+  /// `add_special_tokens` adds the ids of the post-processor. Bytes that are not UTF-8 become
+  /// U+FFFD, one for each maximal subpart (Unicode 15, section 3.9; what Python's errors="replace"
+  /// does).
   std::vector<int32_t> encode(std::string_view text, bool add_special_tokens = true,
                               const EncodeOptions& options = {}) const;
 
-  /// Ids that no token has are left out, and so are special tokens if `skip_special_tokens`. The
-  /// result is always valid UTF-8.
+  /// The text of ids. Ids that no token has are left out, and so are special tokens if
+  /// `skip_special_tokens`. The result is always valid UTF-8.
   std::string decode(std::span<const int32_t> ids, bool skip_special_tokens = true) const;
 
   /// The id of a token as tokenizer.json spells it ("<|im_end|>", "Ġthe").
@@ -87,7 +88,7 @@ class Tokenizer {
   size_t num_ids_after() const { return ids_after_.size(); }
   /// The eos_token of tokenizer_config.json, if there is one.
   std::optional<int32_t> eos_token_id() const { return eos_token_id_; }
-  /// What each id decodes to; for Detokenizer.
+  /// The text that each id decodes to, for Detokenizer.
   const TokenTexts& token_texts() const { return texts_; }
 
  private:
@@ -102,7 +103,7 @@ class Tokenizer {
   Bpe bpe_;
   std::vector<int32_t> ids_before_, ids_after_;  // what the post-processor adds
   TokenTexts texts_;
-  std::unordered_map<std::string, int32_t> added_ids_;  // by content
+  std::unordered_map<std::string, int32_t> added_ids_;  // ids of added tokens by their content
   std::optional<int32_t> eos_token_id_;
 };
 

@@ -19,11 +19,11 @@ namespace {
 
 /// A GEMM of at most this work runs on one thread, because several threads cost more than they
 /// save. The work is the number of multiply-adds, plus four for each byte of weights. One thread
-/// needs about 2 microseconds for so much.
+/// needs about 2 microseconds for this much.
 constexpr int64_t kParallelWork = 1'000'000;
 
-/// Seconds of a bfloat16 GEMM whose operands are in the L1 cache; zeros are as fast as other
-/// values.
+/// The seconds that a bfloat16 GEMM takes whose operands are in the L1 cache. They are zeros, which
+/// take as long as other values.
 double gemm_seconds(const GemmKernels& kernels) {
   constexpr int64_t kRows = 24, kPanels = 2, kK = 128;
   const int64_t n = kPanels * kernels.panel_columns;
@@ -181,9 +181,9 @@ void Gemm::matmul(Tensor out, Tensor x, const PackedWeight& w, Tensor bias) {
   const int64_t tiles = ceil_div(m, kernels.tile_rows);
   const int64_t row_parts = ceil_div(tiles, kGemmTaskRows / kernels.tile_rows);
   const bool parallel = threads_ > 1 && 4 * panels * w.panel_bytes + w.n * w.k * m > kParallelWork;
-  // Where the rows are one part, each thread gets two runs of panels. The second one follows the
-  // first in memory, so that its weights are prefetched, if the threads are equally fast. Otherwise
-  // tasks are smaller, and those that share panels follow each other.
+  // If the rows are one part, each thread gets two runs of panels. The second run follows the first
+  // in memory, so that its weights are prefetched, if the threads are equally fast. If there are
+  // several parts, tasks are smaller, and tasks that share panels follow each other.
   int64_t column_parts = parallel ? 2 * threads_ : 1;
   if (row_parts > 1)
     column_parts = std::max(ceil_div(panels * kernels.panel_columns, kGemmGroupColumns),
@@ -220,7 +220,7 @@ void Gemm::expert_matmul(Tensor out, Tensor x, const PackedWeight& w, const Rout
   int64_t num_row_parts = 0;
   for (int64_t e = 0; e < w.num_experts; ++e)
     num_row_parts += ceil_div(starts[e + 1] - starts[e], most_rows);
-  // Several tasks for each thread, since experts have unequal numbers of rows.
+  // There are several tasks for each thread, since experts have unequal numbers of rows.
   const int64_t column_parts = std::min(panels, ceil_div(4 * threads_, num_row_parts));
   tasks_.clear();
   for (int64_t e = 0; e < w.num_experts; ++e) {

@@ -14,18 +14,18 @@ namespace nanovllm::cpu {
 struct GemmCall;
 struct GemmKernel;
 
-/// A weight [n, k] in the layout of kernels/gemm.h, for GEMMs and for embedding; or those of all
-/// experts, one after the other. A quantized one has the layout of GemmKernels::e4m3 or of
+/// A weight [n, k] in the layout of kernels/gemm.h, for GEMMs and for embedding; or the weights of
+/// all experts, one after the other. A quantized weight has the layout of GemmKernels::e4m3 or of
 /// kernels/int_gemm.h.
 struct PackedWeight : Weight {
-  DType dtype = DType::kF32;  ///< of the model, and of panels that are not quantized
+  DType dtype = DType::kF32;  ///< the model's dtype, and that of panels that are not quantized
   int64_t num_experts = 1;
-  int64_t n = 0, k = 0;  ///< of each expert
+  int64_t n = 0, k = 0;  ///< each expert's
   int64_t panel_bytes = 0, expert_bytes = 0;
   Buffer panels;
   std::optional<QuantizedFormat> format;  ///< if it is quantized
-  int64_t group = 0, group_bytes = 0;     ///< as in GemmCall
-  std::vector<int32_t> order;  ///< [k] the element of x for each value of k; none: the same one
+  int64_t group = 0, group_bytes = 0;     ///< see GemmCall
+  std::vector<int32_t> order;  ///< [k] the element of x for each value of k; empty: i for i
 };
 
 /// The GEMMs of one backend. Calls are made from one thread at a time.
@@ -53,9 +53,9 @@ class Gemm {
                      Tensor rows);
 
  private:
-  /// For GEMMs of this many rows of x.
+  /// The kernel for GEMMs of this many rows of x.
   const GemmKernel& kernel(const PackedWeight& w, int64_t rows) const;
-  /// The operands that a weight defines; x [m, k] is quantized if the kernel wants it so.
+  /// The operands of a GEMM with this weight; x [m, k] is quantized if the kernel needs that.
   GemmCall make_call(const PackedWeight& w, Tensor x, Tensor out);
 
   Isa isa_;
@@ -64,7 +64,7 @@ class Gemm {
   struct ExpertTask {
     int64_t expert, row, row_end, panel, panel_end;
   };
-  std::vector<ExpertTask> tasks_;  ///< of expert_matmul(); kept, so that it need not allocate
+  std::vector<ExpertTask> tasks_;  ///< kept, so that expert_matmul() need not allocate
   Buffer scratch_;                 ///< [threads, kGemmScratchFloats]
   Scratch quantized_x_;
 };

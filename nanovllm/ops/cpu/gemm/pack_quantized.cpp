@@ -16,12 +16,13 @@ namespace {
 
 int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
 
-/// Values of k that a panel has: the integers' kernels quantize x by groups.
+/// The number of values of k that a panel has: rounded up for integers, because their kernels
+/// quantize x by groups.
 int64_t padded(const PackedWeight& w) {
   return w.format == QuantizedFormat::kE4M3 ? w.k : round_up(w.k, kIntGroup);
 }
 
-/// The columns of a part, sorted by group; empty if they are so already.
+/// The columns of a part, sorted by group; empty if they are sorted already.
 std::vector<int32_t> sorted_columns(const QuantizedRows& part) {
   const std::vector<int32_t>& groups = part.matrix->groups;
   if (groups.empty()) return {};
@@ -53,7 +54,7 @@ bool zeros_fit_in_bytes(const QuantizedMatrix& matrix) {
   return std::ranges::all_of(matrix.zeros, [](int z) { return 0 <= z && z <= 255; });
 }
 
-/// The rows of a panel: their values in the panel's order of k, and where their scales are.
+/// The rows of a panel: their values in the panel's order of k, and the places of their scales.
 struct PanelRows {
   std::vector<uint8_t> values;  // [columns, padded_k]
   std::vector<std::pair<const QuantizedRows*, int64_t>> rows;
@@ -91,7 +92,7 @@ void reorder(PanelRows& panel, const std::vector<int32_t>& order, int64_t padded
   }
 }
 
-/// Writes `count` values from `k` on of each column, and returns the end.
+/// Writes `count` values of each column, from `k` on, and returns the end of what it has written.
 uint8_t* pack_values(uint8_t* to, const PanelRows& panel, QuantizedFormat format, int64_t columns,
                      int64_t padded_k, int64_t k, int64_t count) {
   if (format == QuantizedFormat::kE4M3) {
@@ -179,7 +180,7 @@ std::shared_ptr<const PackedWeight> pack_quantized(std::span<const WeightRows> a
       }
     }
   });
-  // The kernel takes the bits of NaN for those of 480.
+  // The kernel would read NaN as 480.
   if (has_nan) return nullptr;
   return w;
 }
@@ -195,7 +196,7 @@ void dequantize_row(float* row, const PackedWeight& w, int64_t i, int64_t panel_
         values + count * panel_columns / (w.format == QuantizedFormat::kInt4 ? 2 : 1);
     float scale;
     std::memcpy(&scale, scales + column * static_cast<int64_t>(sizeof scale), sizeof scale);
-    const bool is_float = w.format == QuantizedFormat::kE4M3;  // has no zero points
+    const bool is_float = w.format == QuantizedFormat::kE4M3;  // floats have no zero points
     const int zero =
         is_float ? 0 : scales[panel_columns * static_cast<int64_t>(sizeof scale) + column];
     for (int64_t j = 0; j < std::min(count, w.k - first); ++j) {

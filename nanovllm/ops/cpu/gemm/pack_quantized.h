@@ -7,10 +7,9 @@
 
 namespace nanovllm::cpu {
 
-/// A weight as Gemm::pack() makes it, in panels of quantized values. It is null if the kernels do
-/// not support it, because a part is not quantized, or formats or orders of columns differ, or a
-/// group of columns ends where no group of x ends, or a value is NaN: then the weight can be packed
-/// as floats.
+/// Packs a weight, for Gemm::pack(), in panels of quantized values. Returns null if the kernels do
+/// not support it: a part is not quantized, formats or orders of columns differ, a group of columns
+/// ends where no group of x ends, or a value is NaN. Then the weight can be packed as floats.
 std::shared_ptr<const PackedWeight> pack_quantized(std::span<const WeightRows> all_parts,
                                                    DType dtype, int64_t num_experts,
                                                    int64_t panel_columns, int threads);

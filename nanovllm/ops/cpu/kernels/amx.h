@@ -1,5 +1,6 @@
-// Products by AMX: Intel, "Architecture Instruction Set Extensions Programming Reference", chapter
-// 3. As simd.h, only for sources in kernels/, and everything here is local to them.
+// Matrix products by AMX. Source: Intel, "Architecture Instruction Set Extensions Programming
+// Reference", chapter 3. Like simd.h, this is only for sources in kernels/, and everything in it is
+// local to them.
 #pragma once
 
 #include <immintrin.h>
@@ -11,9 +12,9 @@
 namespace nanovllm::cpu::NANOVLLM_ISA {
 namespace {
 
-/// The tile registers of this thread while the object lives, if they are to be `used`: 0 to 3 are
-/// sums, 16 rows of 16; 4 and 5 have x, 16 rows of x_bytes; 6 and 7 have w, x_bytes / 4 rows of 16
-/// words, which are four bytes or two bfloat16 of the same column.
+/// Configures the tile registers of this thread while the object lives, if they are `used`: 0 to 3
+/// are sums, 16 rows of 16; 4 and 5 have x, 16 rows of x_bytes; 6 and 7 have w, x_bytes / 4 rows of
+/// 16 words, which are four bytes or two bfloat16 of the same column.
 class TileRegisters {
  public:
   explicit TileRegisters(bool used = true, int x_bytes = 64) : used_(used) {
@@ -82,7 +83,7 @@ class AmxTiles {
 /// A tile of bfloat16: 16 rows of x, 32 values of k, 16 columns of w.
 constexpr int kAmxRows = 16, kAmxK = 32, kAmxColumns = 16;
 
-/// Where a matrix of tiles begins, and how many bytes its rows are apart.
+/// The address of a matrix of tiles, and how many bytes its rows are apart.
 template <class T>
 struct TileRows {
   T* at;
@@ -138,7 +139,7 @@ template <int kTiles>
   }
 }
 
-/// multiply_bf16() of `rows` rows, and those that fill the last tile.
+/// multiply_bf16() for `rows` rows, rounded up to whole tiles, at most two.
 [[gnu::always_inline]] inline void multiply_bf16_rows(int64_t rows, TileRows<float> out,
                                                       bool is_first, TileRows<const Bf16> x,
                                                       TileRows<const void> w, int64_t k,

@@ -1,6 +1,5 @@
-// GEMMs of bfloat16 by AMX: Intel, "Architecture Instruction Set Extensions Programming Reference",
-// chapter 3. Each output is summed in the order of k, so the bits of a row do not depend on the
-// number of rows. gemm.h has the layout and the contract.
+// GEMMs of bfloat16 by AMX (amx.h). Each output is summed in the order of k, so the bits of a row
+// do not depend on the number of rows. gemm.h has the layout and the contract.
 #if defined(__AMX_BF16__)
 #include "nanovllm/ops/cpu/kernels/amx.h"
 #include "nanovllm/ops/cpu/kernels/gemm.h"
@@ -8,7 +7,8 @@
 
 namespace nanovllm::cpu::NANOVLLM_ISA {
 
-/// In tiles of 16 or 32 rows. A block of x has as much of k as fits into the scratch memory.
+/// GemmKernel::task, in tiles of 16 or 32 rows. A block of x has as much of k as fits into the
+/// scratch memory.
 void amx_task(const GemmCall& call, int64_t row, int64_t row_end, int64_t panel, int64_t panel_end,
               float* scratch) {
   constexpr int64_t kBlockElements = kGemmTaskRows * kGemmBlockK * 2;
@@ -18,7 +18,7 @@ void amx_task(const GemmCall& call, int64_t row, int64_t row_end, int64_t panel,
   auto* const x = reinterpret_cast<Bf16*>(scratch);
   float* const sums = scratch + kGemmTaskRows * kGemmBlockK;
   const int64_t panel_stride = call.panel_bytes / static_cast<int64_t>(sizeof(Bf16));
-  // The time of few rows is that of reading w.
+  // With few rows, reading w takes all of the time, so w is prefetched.
   constexpr int64_t kAhead = 32 << 10;
   const int64_t ahead = rows <= 2 * kAmxRows ? kAhead : 0;
   const TileRegisters registers;

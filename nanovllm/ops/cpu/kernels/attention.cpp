@@ -22,14 +22,15 @@ constexpr int kRows = 6;
 
 inline F32 larger(F32 a, F32 b) { return a > b ? a : b; }
 
-/// Calls f.operator()<number of rows>(first row) for groups of kRows rows, then for a smaller one.
+/// Calls f.operator()<number of rows>(first row) for groups of kRows rows, then for a smaller
+/// group.
 template <int kNumRows = kRows, class F>
 inline void for_row_groups(int rows, F&& f, int row = 0) {
   for (; row + kNumRows <= rows; row += kNumRows) f.template operator()<kNumRows>(row);
   if constexpr (kNumRows > 1) for_row_groups<kNumRows - 1>(rows, f, row);
 }
 
-/// The scales of `key` and of those that follow in its group, up to kLanes.
+/// Loads the scales of `key` and of the keys that follow it in its group, up to kLanes.
 inline F32 load_scales(const void* const* groups, int key, int head_dim) {
   const auto* const group = static_cast<const char*>(groups[key / kKeyGroup]);
   return load(reinterpret_cast<const float*>(group + kKeyGroup * head_dim) + key % kKeyGroup);
@@ -37,12 +38,12 @@ inline F32 load_scales(const void* const* groups, int key, int head_dim) {
 
 // -- scores
 
-/// While keys are transposed, their values and the keys so far ahead are prefetched: the
+/// While keys are transposed, their values and the keys this far ahead are prefetched, because the
 /// processor's own prefetch stops at each 4 KiB page.
 constexpr int kPrefetchKeys = 2 * kLanes;
 
-/// A model of dtype T. Float32 queries, and keys of any dtype: a lane of the panel holds one
-/// dimension of a key.
+/// The scores of a model of dtype T, with float32 queries and keys of dtype K: a lane of the panel
+/// holds one dimension of a key.
 template <class T, class K = T>
 struct FloatDot {
   using Model = T;
@@ -55,8 +56,8 @@ struct FloatDot {
 };
 
 #if defined(__AVX512BF16__)
-/// bfloat16 queries and keys, two dimensions in a lane. Products are exact and their sums float32,
-/// as in FloatDot.
+/// The scores of bfloat16 queries and keys, two dimensions in a lane. Like those of FloatDot, the
+/// products are exact and their sums float32.
 struct Bf16Dot {
   using Model = Bf16;
   using Key = Bf16;
@@ -78,7 +79,7 @@ using Bf16Dot = FloatDot<Bf16>;
 #endif
 
 /// Transposes keys [first, first + kPanelKeys) into the panel. Keys from `end` on may never have
-/// been written: the one before is read instead, and their scores are not used.
+/// been written: key end - 1 is read instead, and their scores are not used.
 template <class Dot>
 void pack_panel(const KeyBlockArgs& a, int first, int end) {
   using Key = typename Dot::Key;
@@ -128,9 +129,10 @@ void panel_scores(const KeyBlockArgs& a, int row, float* scores) {
 
 // -- softmax
 
-/// A row's scores become weights relative to their largest; the lanes after its last key become 0.
-/// Keys of e4m3 give scores without their scales, and values get weights with theirs. Weights of a
-/// type that is not float take the first part of the scores' memory.
+/// Turns a row's scores into weights relative to the largest one; the lanes after the row's last
+/// key become 0. With keys of e4m3 the scores are multiplied by the keys' scales, and the weights
+/// by the values' scales. Weights of a smaller type than float use the first part of the scores'
+/// memory.
 template <class Key, class Weight>
 void softmax_row(const KeyBlockArgs& a, int row, float* max_out, float* sum_out) {
   constexpr bool kHasScales = sizeof(Key) == 1;
@@ -163,7 +165,7 @@ void softmax_row(const KeyBlockArgs& a, int row, float* max_out, float* sum_out)
 
 // -- weighted sum of V
 
-/// Values of one key at a time, and float32 weights.
+/// Multiplies the values of one key at a time by float32 weights.
 template <class T>
 struct SingleValues {
   using Value = T;
@@ -178,13 +180,14 @@ struct SingleValues {
 };
 
 #if defined(__AVX512BF16__)
-/// bfloat16 values of two keys in a lane, and weights rounded to bfloat16, so that an instruction
-/// multiplies twice as many. A single row does so too: no bit depends on the number of rows.
+/// Multiplies bfloat16 values of two keys in a lane by weights rounded to bfloat16, so that an
+/// instruction multiplies twice as many. A single row does so too, so that no bit depends on the
+/// number of rows.
 struct PairedValues {
   using Value = Bf16;
   using Weight = Bf16;
   static constexpr int kKeys = 2;
-  /// Without a second key its values are zero.
+  /// If there is no second key, zeros take the place of its values.
   template <int kNumVectors>
   static void load_values(F32 (&x)[kNumVectors], const Bf16* value, int head_dim, bool has_second) {
     static_assert(kNumVectors % 2 == 0);
@@ -202,7 +205,7 @@ struct PairedValues {
   }
 
  private:
-  /// kLanes values from kFirst on of one key and of the other in turn.
+  /// Takes kLanes values from kFirst on, in turn from one key and from the other.
   template <int kFirst>
   static F32 interleave(__m512i first, __m512i second) {
     typedef uint16_t Indices __attribute__((vector_size(64)));
@@ -217,8 +220,8 @@ struct PairedValues {
 using PairedValues = SingleValues<Bf16>;
 #endif
 
-/// out [kNumRows, kNumVectors * kLanes] of the dimensions from `d` on (+)= the weights of keys
-/// [first, end) of the rows from `row` on times V. `first` is a multiple of Values::kKeys.
+/// out [kNumRows, kNumVectors * kLanes] (+)= the weights of keys [first, end) times V, for the rows
+/// from `row` on and the dimensions from `d` on. `first` is a multiple of Values::kKeys.
 template <class Values, int kNumRows, int kNumVectors>
 void accumulate_values(const KeyBlockArgs& a, int row, int d, int first, int end, int num_next,
                        float* out) {
@@ -259,8 +262,8 @@ void accumulate_values(const KeyBlockArgs& a, int row, int d, int first, int end
     for (int v = 0; v < kNumVectors; ++v) store(out + r * a.head_dim + v * kLanes, acc[r][v]);
 }
 
-/// Rows of a tile see different numbers of keys: together they take those that all see, then each
-/// its own.
+/// Computes kNumVectors vectors of all rows. Rows of a tile see different numbers of keys: together
+/// they take the keys that all see, then each row takes the rest of its keys.
 template <class Values, int kNumVectors>
 void weighted_values(const KeyBlockArgs& a, int d, float* out) {
   for_row_groups(a.rows, [&]<int kNumRows>(int row) {
@@ -277,7 +280,8 @@ void weighted_values(const KeyBlockArgs& a, int d, float* out) {
   });
 }
 
-/// Dimensions from `d` on, in steps of kNumVectors vectors and the rest in smaller ones.
+/// Computes the dimensions from `d` on, in steps of kNumVectors vectors and the rest in smaller
+/// steps.
 template <class Values, int kNumVectors = kVectors>
 void weighted_values_of_all(const KeyBlockArgs& a, float* out, int d = 0) {
   for (; d + kNumVectors * kLanes <= a.head_dim; d += kNumVectors * kLanes)
@@ -303,7 +307,7 @@ void key_block(const KeyBlockArgs& a, const Partial& partial) {
 }
 
 #if defined(__AMX_BF16__)
-/// The same of bfloat16 in tiles.
+/// key_block() for bfloat16 with the tiles of AMX.
 void tile_key_block(const KeyBlockArgs& a, const Partial& partial) {
   const TileRegisters registers;
   const int end = num_visible(a, a.rows - 1);

@@ -1,6 +1,6 @@
 // Attention of bfloat16 in tiles of AMX: pairs of dimensions are multiplied for scores, pairs of
-// keys for the weighted sum of V, whose weights are rounded to bfloat16 for it. As simd.h, only for
-// sources in kernels/, and everything here is local to them.
+// keys for the weighted sum of V, for which the weights are rounded to bfloat16. Like simd.h, this
+// is only for sources in kernels/, and everything in it is local to them.
 #pragma once
 
 #include "nanovllm/ops/cpu/kernels/amx.h"
@@ -13,13 +13,13 @@ namespace {
 /// dimension of two neighbouring keys.
 constexpr int kPairColumns = 2 * kAmxColumns, kPairPanel = kKeyBlock / 2 * kPairColumns;
 
-/// How many weights of a row are multiplied: those of `keys` keys, rounded up to whole tiles. The
+/// The number of weights of a row that are multiplied: `keys` rounded up to whole tiles. The
 /// weights behind the row's last key are zero.
 inline int padded_keys(int keys) { return (keys + kAmxK - 1) / kAmxK * kAmxK; }
 
-/// Makes the panels of V: for every kPairColumns dimensions one of [kKeyBlock / 2, kPairColumns]
-/// words. Keys from `end` on may never have been written and become zero. The keys that come next
-/// are prefetched.
+/// Makes the panels of V, one of [kKeyBlock / 2, kPairColumns] words for every kPairColumns
+/// dimensions. Keys from `end` on may never have been written and become zero. The keys of the next
+/// block are prefetched.
 void pack_values(const KeyBlockArgs& a, int end) {
   alignas(64) uint16_t low[32], high[32];
   for (uint16_t i = 0; i < 32; ++i) {
@@ -72,7 +72,7 @@ void tile_scores(const KeyBlockArgs& a, int key) {
                          {a.panel + first, kPanelKeys * 4}, a.head_dim);
   });
 }
-/// out [rows, kPairColumns] of the dimensions from `d` on = weights times a panel of V.
+/// out [rows, kPairColumns] = weights times a panel of V, for the dimensions from `d` on.
 void multiply_values(const KeyBlockArgs& a, int d, const float* panel, float* out) {
   for_tiles(a, [&](int row, int last) {
     multiply_bf16_rows(a.rows - row, {out + row * a.head_dim + d, a.head_dim * 4}, true,

@@ -1,5 +1,5 @@
-// What the attention kernels of one instruction set share. As simd.h, only for sources in kernels/,
-// and everything here is local to them.
+// The code that the attention kernels of one instruction set share. Like simd.h, this is only for
+// sources in kernels/, and everything in it is local to them.
 #pragma once
 
 #include "nanovllm/ops/cpu/kernels/attention.h"
@@ -8,7 +8,7 @@
 namespace nanovllm::cpu::NANOVLLM_ISA {
 namespace {
 
-/// A panel of K.
+/// The vectors and the keys of a panel of K.
 constexpr int kVectors = kLanes == 16 ? 4 : 2;
 constexpr int kPanelKeys = kVectors * kLanes;
 static_assert(kPanelKeys <= kMaxPanelKeys);

@@ -101,7 +101,8 @@ void norm_and_rotate(void* to, const void* from, const float* norm, const Rotati
 template <class T>
 float quantize(void* to, const void* from, int64_t n) {
   const T* x = static_cast<const T*>(from);
-  // As integers, magnitudes have the same order, and NaN is larger than all numbers.
+  // The bits of magnitudes, compared as integers, have the order of the floats, and NaN is larger
+  // than all numbers.
   U32 top{};
   for_each_vector(n, [&](int64_t i, auto ld, auto) {
     const U32 magnitude = reinterpret_cast<U32>(ld(x + i)) & 0x7fffffff;

@@ -11,12 +11,12 @@ struct Rotation {
   const float* cos = nullptr;  ///< [head_dim / 2]
   const float* sin = nullptr;  ///< [head_dim / 2]
   int64_t head_dim = 0;
-  float eps = 0;  ///< of the RMSNorm before it
+  float eps = 0;  ///< the epsilon of the RMSNorm before the rotation
 };
 
 /// Kernels of one instruction set for a model of one dtype. Each works on one row of n elements.
 struct ElementwiseKernels {
-  /// To the model's dtype from float32, bfloat16 or float16.
+  /// Conversions to the model's dtype from float32, bfloat16 and float16.
   void (*convert[3])(void* to, const void* from, int64_t n);
   void (*add)(void* sum, const void* x, int64_t n);  ///< sum += x
   /// out = x / rms(x) * weight
@@ -31,8 +31,8 @@ struct ElementwiseKernels {
   /// out = the rotation of x, or of x / rms(x) * norm [head_dim] where there is a norm. `out` may
   /// be x.
   void (*norm_and_rotate)(void* out, const void* x, const float* norm, const Rotation&);
-  /// out = x / scale as e4m3. Returns the scale, with which the largest magnitude becomes 448. It
-  /// is never zero; if x has a NaN, so is it.
+  /// out = x / scale as e4m3. Returns the scale, with which the largest magnitude becomes 448. The
+  /// scale is never zero; if x has a NaN, the scale is NaN.
   float (*quantize)(void* out, const void* x, int64_t n);
 };
 

@@ -14,14 +14,15 @@
 
 namespace nanovllm::cpu::NANOVLLM_ISA {
 
-/// amx_gemm.cpp; only with AMX.
+/// The kernel of amx_gemm.cpp, which exists only with AMX.
 void amx_task(const GemmCall& call, int64_t row, int64_t row_end, int64_t panel, int64_t panel_end,
               float* scratch);
 
 namespace {
 
-constexpr int kMaxRows =
-    kLanes == 16 ? 12 : 6;  // 2 R accumulators, two of w, one of x: of 32 or 16 registers
+/// The most rows R of a tile: 2 R accumulators, two vectors of w and one of x fit in the registers,
+/// of which there are 32 with AVX-512, else 16.
+constexpr int kMaxRows = kLanes == 16 ? 12 : 6;
 
 /// How weights of one dtype are multiplied. A lane holds kStep elements of a column, which takes
 /// kPasses multiply-adds.
@@ -43,7 +44,7 @@ struct Format {
   }
 };
 
-/// Two elements a lane, the first one in its low half.
+/// A lane holds two elements, the first one in its low half.
 template <>
 struct Format<Bf16> {
   using Element = Bf16;
@@ -84,7 +85,8 @@ struct E4M3 {
   uint8_t bits;
 };
 
-/// Times kE4M3Unit: sign, exponent and mantissa of a float16, whose exponent has one bit more.
+/// The values are kE4M3Unit times too small: the bits of E4M3 become those of a float16, whose
+/// exponent has one bit more.
 template <>
 struct Format<E4M3> : Format<float> {
   using Element = E4M3;
@@ -136,10 +138,10 @@ struct Tile {
   float* out;
   bool first;  // the first block of k: out has no sums yet
   const typename W::Input* x;
-  const typename W::Element* w;  // of the first panel
+  const typename W::Element* w;  // the values of the first panel
   int64_t panel_stride;          // elements
   int64_t k;
-  const char* scales;    // of the first panel's columns, float32; none: 1
+  const char* scales;    // the scales of the first panel's columns, float32; null: 1
   int64_t scale_stride;  // bytes from panel to panel
   // Weights that are read later and prefetched meanwhile, `next_step` bytes further for each kStep
   // of k: the processor's own prefetch stops at each 4 KiB page and reaches half of the memory's
@@ -154,7 +156,7 @@ struct Tile {
 template <class W>
 constexpr int64_t kStepBytes = kColumns* W::kStep * sizeof(typename W::Element);
 
-/// R rows, P panels.
+/// Computes a tile of R rows and P panels.
 template <int R, int P, class W>
 void compute(const Tile<W>& t) {
   constexpr int V = 2 * P;
@@ -191,7 +193,8 @@ void compute(const Tile<W>& t) {
 
 constexpr int panels_at_once(int64_t rows) { return rows == 1 ? 4 : rows <= kMaxRows / 4 ? 2 : 1; }
 
-/// `rows` rows, at most R, of `panels` panels; next_of(p) is what is read after p panels.
+/// Computes `rows` rows, at most R, of `panels` panels. next_of(p) is the address that is read
+/// after p panels.
 template <int R, class W, class NextOf>
 void compute_panels(Tile<W> t, int64_t rows, int64_t panels, NextOf next_of) {
   if constexpr (R > 1) {
@@ -216,8 +219,8 @@ void compute_panels(Tile<W> t, int64_t rows, int64_t panels, NextOf next_of) {
   }
 }
 
-/// block [rows, k] (rows kGemmBlockK apart) = those rows of x from `row` on, k columns from
-/// `column` on, and zeros up to a multiple of W::kStep.
+/// block [rows, k] (rows kGemmBlockK apart) = rows of x from `row` on, k columns from `column` on,
+/// and zeros up to a multiple of W::kStep.
 template <class W, class T>
 void load_block(typename W::Input* block, const GemmCall& call, int64_t row, int64_t rows,
                 int64_t column, int64_t k) {
@@ -232,7 +235,7 @@ void load_block(typename W::Input* block, const GemmCall& call, int64_t row, int
   }
 }
 
-/// A float32 panel in place of one of another dtype: block [k, kColumns] = the values at w.
+/// Converts a block of a panel to float32: block [k, kColumns] = the values at w.
 template <class W>
 void unpack_block(float* block, const typename W::Element* w, int64_t k) {
   for (int64_t i = 0; i < k; i += W::kStep)
@@ -248,9 +251,9 @@ void unpack_block(float* block, const typename W::Element* w, int64_t k) {
 template <class W>
 struct Chain {
   int64_t begin, k;
-  const typename W::Input* x;         // its block of x
-  const typename W::Element* w;       // in the first panel of a group of columns
-  const typename W::Element* scales;  // there; none: 1
+  const typename W::Input* x;         // the block of x
+  const typename W::Element* w;       // values in the first panel of a group of columns
+  const typename W::Element* scales;  // scales in that panel; null: 1
 };
 
 /// The chain that follows another one in the panel at `panel`.
@@ -265,7 +268,7 @@ Chain<W> next_chain(const Chain<W>& last, const GemmCall& call, const typename W
   if constexpr (kQuantized) {
     const int64_t group = next.begin / call.group, in_group = next.begin % call.group;
     const int64_t count = call.k - group * call.group;
-    const int64_t end = count < call.group ? count : call.group;  // of the values in the group
+    const int64_t end = count < call.group ? count : call.group;  // values in the group
     if (end - in_group < next.k) next.k = end - in_group;
     const typename W::Element* const values = panel + group * call.group_bytes;
     next.w = values + in_group * kColumns;
@@ -276,7 +279,7 @@ Chain<W> next_chain(const Chain<W>& last, const GemmCall& call, const typename W
   return next;
 }
 
-/// T is the dtype of x and of out.
+/// GemmKernel::task. T is the dtype of x and of out.
 template <class W, class T>
 void task(const GemmCall& call, int64_t row, int64_t row_end, int64_t panel, int64_t panel_end,
           float* scratch) {
@@ -284,8 +287,9 @@ void task(const GemmCall& call, int64_t row, int64_t row_end, int64_t panel, int
   using Input = typename W::Input;
   constexpr bool kQuantized = sizeof(Element) == 1;
   constexpr bool kUnpacks = sizeof(Input) != sizeof(Element);
-  // Unpacking pays where fewer conversions save more than the block's stores and loads cost: those
-  // of E4M3 take several instructions, those of bfloat16 one.
+  // Unpacking a block pays from this many tiles on, because fewer conversions then save more than
+  // the block's stores and loads cost. A conversion of E4M3 takes several instructions, one of
+  // bfloat16 a single one.
   constexpr int64_t kMinUnpackTiles = kQuantized ? 2 : 6;
   const int64_t rows = row_end - row;
   const int64_t tiles = (rows + kMaxRows - 1) / kMaxRows;
@@ -294,9 +298,10 @@ void task(const GemmCall& call, int64_t row, int64_t row_end, int64_t panel, int
   Input* block = reinterpret_cast<Input*>(scratch);
   float* sums = scratch + kGemmTaskRows * kGemmBlockK;
   float* unpacked = sums + kGemmTaskRows * kGemmGroupColumns;
-  // One tile of rows takes all chains of the panels that it computes at once before the next ones,
-  // in the order of the memory, which delivers a tenth more than if it takes the first chain of all
-  // panels first. More tiles do that, so that the chain's block of x stays in L1.
+  // If there is one tile of rows, it takes all chains of the panels that it computes at once, then
+  // the next panels. That is the order of the memory, which delivers a tenth more so. With more
+  // tiles, all panels take the first chain, then the next one, so that the chain's block of x stays
+  // in L1.
   const bool panel_by_panel = tiles == 1;
   const int64_t width = panel_by_panel ? panels_at_once(rows) : 1;
   constexpr int kMostChains = kGemmTaskRows / kMaxRows;
@@ -350,7 +355,7 @@ void task(const GemmCall& call, int64_t row, int64_t row_end, int64_t panel, int
             compute_panels<kMaxRows>(tile, rows, panels - p < width ? panels - p : width, next_of);
             continue;
           }
-          // All tiles of panel p, of which each prefetches its part.
+          // Computes all tiles of panel p. Each prefetches its part of the next weights.
           const auto compute_tiles = [&](auto t) {
             for (int64_t r = 0; r < rows; r += tile_rows) {
               const int64_t part = r / tile_rows * chain.k / W::kStep * t.next_step;
@@ -384,7 +389,7 @@ void task(const GemmCall& call, int64_t row, int64_t row_end, int64_t panel, int
   }
 }
 
-/// A buffer in L1 holds `kBlock` values of each row while rows become columns.
+/// GemmKernels::pack. A buffer in L1 holds kBlock values of each row while rows become columns.
 template <class W>
 void pack(void* panel, const void* rows, int64_t k) {
   using Element = typename W::Element;
@@ -424,7 +429,7 @@ constexpr GemmKernels kernels() {
                      pack<W>,
                      unpack_row<W>};
 #if defined(__AMX_BF16__)
-  if constexpr (__is_same(T, Bf16)) all.many_rows = {kColumns, 32, amx_task};  // rows of two tiles
+  if constexpr (__is_same(T, Bf16)) all.many_rows = {kColumns, 32, amx_task};  // two tiles of rows
 #endif
   return all;
 }

@@ -6,13 +6,14 @@
 
 namespace nanovllm::cpu {
 
-/// Values of k that are summed in one chain; the chains' sums are added in order.
+/// The number of values of k that are summed in one chain; the chains' sums are added in order.
 constexpr int64_t kGemmBlockK = 256;
-/// The same for quantized weights, whose blocks of a panel become float32 [kQuantizedBlockK, 32].
+/// The length of a chain with quantized weights, whose blocks of a panel become float32
+/// [kQuantizedBlockK, 32].
 constexpr int64_t kQuantizedBlockK = 128;
-/// Columns of out that share a converted block of x.
+/// The number of columns of out that share a converted block of x.
 constexpr int64_t kGemmGroupColumns = 512;
-/// Weights are prefetched into the L2 cache so many panels ahead.
+/// Weights are prefetched into the L2 cache this many panels ahead.
 constexpr int64_t kPrefetchPanels = 4;
 /// Most rows of one task: its blocks of x and of out stay in a 1 MiB L2.
 constexpr int64_t kGemmTaskRows = 120;
@@ -27,7 +28,7 @@ constexpr int64_t kGemmScratchFloats =
 struct GemmCall {
   const void* x = nullptr;        ///< [m, k] of the weight's dtype
   int64_t x_stride = 0;           ///< elements from row to row
-  const int32_t* rows = nullptr;  ///< [m] the row of x for each row of out; none: the same one
+  const int32_t* rows = nullptr;  ///< [m] the row of x for each row of out; null: row i for row i
   const void* panels = nullptr;
   int64_t panel_bytes = 0;
   const float* bias = nullptr;  ///< [n] or none
@@ -35,10 +36,10 @@ struct GemmCall {
   int64_t out_stride = 0;
   bool out_f32 = false;
   int64_t n = 0, k = 0;
-  // Of quantized weights:
+  // Only for quantized weights:
   int64_t group = 0;        ///< values of k that share a scale
   int64_t group_bytes = 0;  ///< from group to group of a panel
-  int64_t x_group = 0;      ///< of integers: values of x that share a scale
+  int64_t x_group = 0;      ///< for integers: values of x that share a scale
 };
 
 /// The bits of an E4M3 number are those of a float16 that is as many times smaller.
@@ -48,7 +49,8 @@ constexpr float kE4M3Unit = 256;
 struct GemmKernel {
   int64_t panel_columns;
   int64_t tile_rows;  ///< the rows of a task should be a multiple of it
-  /// Rows [row, row_end) of the columns of panels [panel, panel_end); at most kGemmTaskRows rows.
+  /// Computes rows [row, row_end), at most kGemmTaskRows, of the columns of panels
+  /// [panel, panel_end).
   void (*task)(const GemmCall&, int64_t row, int64_t row_end, int64_t panel, int64_t panel_end,
                float* scratch);
 };
@@ -56,12 +58,12 @@ struct GemmKernel {
 constexpr int64_t kFewestManyRows = 4;
 /// Kernels of one instruction set for a model of one dtype.
 struct GemmKernels : GemmKernel {
-  /// Faster from kFewestManyRows rows of x on. Only with AMX it has a task.
+  /// A kernel that is faster from kFewestManyRows rows of x on. It has a task only with AMX.
   GemmKernel many_rows;
-  /// For weights in E4M3, whose panels have, for each group of k, the values [count, columns] and
-  /// the scales [columns] float32, which are kE4M3Unit times larger than the weight's.
+  /// The kernel for weights in E4M3. For each group of k a panel has the values [count, columns]
+  /// and the scales [columns] float32, which are kE4M3Unit times larger than the weight's.
   GemmKernel e4m3;
-  /// A panel out of rows [panel_columns, k] of its dtype.
+  /// Makes a panel out of rows [panel_columns, k] of its dtype.
   void (*pack)(void* panel, const void* rows, int64_t k);
   /// Writes the row [k] that pack() made column `column` of the panel.
   void (*unpack_row)(void* row, const void* panel, int64_t column, int64_t k);

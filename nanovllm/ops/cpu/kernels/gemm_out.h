@@ -1,5 +1,5 @@
-// How the GEMMs of one instruction set divide columns, and write their sums. As simd.h, only for
-// sources in kernels/, and everything here is local to them.
+// How the GEMMs of one instruction set divide columns, and write their sums. Like simd.h, this is
+// only for sources in kernels/, and everything in it is local to them.
 #pragma once
 
 #include "nanovllm/ops/cpu/kernels/gemm.h"
@@ -8,10 +8,10 @@
 namespace nanovllm::cpu::NANOVLLM_ISA {
 namespace {
 
-constexpr int kColumns = 2 * kLanes;  // of a panel
+constexpr int kColumns = 2 * kLanes;  // columns of a panel
 constexpr int64_t kGroupPanels = kGemmGroupColumns / kColumns;
 
-/// sums [rows, columns], whose rows are kGemmGroupColumns apart, and the bias become out.
+/// out = sums [rows, columns], whose rows are kGemmGroupColumns apart, + bias.
 template <class Out>
 void store_out(Out* out, int64_t out_stride, const float* sums, const float* bias, int64_t rows,
                int64_t columns) {
@@ -22,8 +22,8 @@ void store_out(Out* out, int64_t out_stride, const float* sums, const float* bia
     });
 }
 
-/// The same for the rows from `row` on and the columns of the panels from `panel` on. T is the
-/// model's dtype.
+/// Stores sums as the rows of call.out from `row` on and the columns of the panels from `panel` on.
+/// T is the model's dtype.
 template <class T>
 void store_panels(const GemmCall& call, const float* sums, int64_t row, int64_t rows, int64_t panel,
                   int64_t panels) {

@@ -18,7 +18,8 @@
 namespace nanovllm::cpu::NANOVLLM_ISA {
 namespace {
 
-constexpr int kMaxRows = kLanes == 16 ? 6 : 3;  // 4 R sums, two of w, one of x: of 32 or 16
+/// The most rows R of a tile: 4 R sums, two vectors of w and one of x fit in 32 or 16 registers.
+constexpr int kMaxRows = kLanes == 16 ? 6 : 3;
 /// Values of k whose part of a panel stays in L1 under all rows of a task.
 constexpr int64_t kBlockK = 512;
 
@@ -87,8 +88,8 @@ struct Tile {
   const char* x[kMaxRows];
   const char* panel;
   int64_t begin, k;
-  // What is read later and prefetched meanwhile, as in gemm.cpp: `next_step` bytes further for each
-  // load. `far` goes into the L2 cache. `next` goes into L1 too, unless that are the bytes of two
+  // Weights that are read later and prefetched meanwhile (gemm.cpp says why), `next_step` bytes
+  // further for each load. `far` goes into the L2 cache. `next` goes into L1 too, except with two
   // panels of int8, which are faster without (gemm_bench int8, one row from memory: 45 instead of
   // 40 GB/s on Zen 4; int4 47 instead of 50).
   const char* next;
@@ -96,7 +97,7 @@ struct Tile {
   int64_t next_step;
 };
 
-/// Sums over kIntGroup values of k, which begin w_at and x_at bytes behind w and x.
+/// Adds the products of kIntGroup values of k, which begin w_at and x_at bytes behind w and x.
 template <class W, int R, int V>
 [[gnu::always_inline]] inline void multiply(I32 (&sums)[R][V], const char* const (&w)[V],
                                             const char* const (&x)[R], int64_t w_at, int64_t x_at) {
@@ -140,7 +141,7 @@ struct GroupScales {
   }
 };
 
-/// R rows, P panels.
+/// Computes a tile of R rows and P panels.
 template <class W, int R, int P>
 void compute(const Tile& t, const GemmCall& call, int64_t padded_k) {
   constexpr int V = 2 * P;
@@ -166,7 +167,7 @@ void compute(const Tile& t, const GemmCall& call, int64_t padded_k) {
     for (int r = 0; r < R; ++r) x[r] = t.x[r] + k * kXValueBytes;
     F32 sums[R][V] = {};
     for (int64_t i = k / call.x_group; i < stop / call.x_group; ++i) {
-      I32 integers[R][V] = {};  // with VNNI, of the high bytes
+      I32 integers[R][V] = {};  // with VNNI, the sums of the high bytes
       [[maybe_unused]] I32 low[R][V] = {};
       for (int64_t part = 0; part < parts; ++part) {
 #pragma GCC unroll 4
@@ -219,7 +220,7 @@ void compute(const Tile& t, const GemmCall& call, int64_t padded_k) {
 /// Rows from which AMX is faster.
 constexpr int64_t kLeastAmxRows = 8;
 
-/// The values of a block of a panel as bytes.
+/// Returns the values of a block of a panel as bytes; with four bits they are copied to `bytes`.
 template <class W>
 const char* as_bytes(char* bytes, const char* values, int64_t k) {
   if constexpr (W::kStep == 4) return values;
@@ -235,8 +236,7 @@ const char* as_bytes(char* bytes, const char* values, int64_t k) {
   return bytes;
 }
 
-/// compute() of one panel and up to 16 rows, the first one at t.x[0]. As many as 15 rows behind
-/// them are read too.
+/// compute() for one panel and up to 16 rows, the first one at t.x[0]. Always reads 16 rows.
 template <class W>
 void compute_amx(const AmxTiles& tiles, const Tile& t, const GemmCall& call, int64_t padded_k,
                  int rows) {
@@ -287,7 +287,8 @@ void compute_amx(const AmxTiles& tiles, const Tile& t, const GemmCall& call, int
 
 constexpr int panels_at_once(int64_t rows) { return rows <= kMaxRows / 2 ? 2 : 1; }
 
-/// `rows` rows, at most R, of `panels` panels; next_of(p) is what is read after p panels.
+/// Computes `rows` rows, at most R, of `panels` panels. next_of(p) is the address that is read
+/// after p panels.
 template <class W, int R, class NextOf>
 void compute_panels(Tile t, const GemmCall& call, int64_t padded_k, int64_t rows, int64_t panels,
                     NextOf next_of) {
@@ -313,7 +314,7 @@ void task(const GemmCall& call, int64_t row, int64_t row_end, int64_t panel, int
   const int64_t rows = row_end - row;
   const int64_t tiles = (rows + kMaxRows - 1) / kMaxRows;
   const int64_t padded_k = (call.k + kIntGroup - 1) / kIntGroup * kIntGroup;
-  // Where the values of k begin in a panel.
+  // The offset in a panel of its values from k on.
   const auto offset = [&](int64_t k) {
     return k / call.group * call.group_bytes + values_bytes<W>(k % call.group);
   };
@@ -324,7 +325,7 @@ void task(const GemmCall& call, int64_t row, int64_t row_end, int64_t panel, int
   const bool uses_amx = rows >= kLeastAmxRows && call.rows == nullptr;
   const AmxTiles amx(uses_amx, static_cast<int>(call.x_group));
 #endif
-  // The order of panels and of blocks of k is that of gemm.cpp.
+  // gemm.cpp says why the order of panels and of blocks of k depends on the number of tiles.
   const bool panel_by_panel = tiles == 1;
   const int64_t width = panel_by_panel ? panels_at_once(rows) : 1;
   for (int64_t first = panel; first < panel_end; first += kGroupPanels) {
@@ -333,7 +334,7 @@ void task(const GemmCall& call, int64_t row, int64_t row_end, int64_t panel, int
     const auto address = [&](int64_t p, int64_t block) {
       return base + p * call.panel_bytes + offset(block * kBlockK);
     };
-    // All rows, of which each tile prefetches its part of the weights.
+    // Computes all rows. Each tile prefetches its part of the next weights.
     const auto compute_block = [&](int64_t p, int64_t block) {
       const int64_t k = block * kBlockK, count = padded_k - k < kBlockK ? padded_k - k : kBlockK;
       const auto next_of = [&](int64_t ahead) {

@@ -1,5 +1,5 @@
-// Quantizes rows of x for int_gemm.cpp. As simd.h, only for sources in kernels/, and everything
-// here is local to them.
+// Quantizes rows of x for int_gemm.cpp. Like simd.h, this is only for sources in kernels/, and
+// everything in it is local to them.
 #pragma once
 
 #include "nanovllm/ops/cpu/kernels/int_gemm.h"
@@ -11,8 +11,8 @@ namespace {
 using I32 = int32_t __attribute__((vector_size(4 * kLanes)));
 using I16 = int16_t __attribute__((vector_size(2 * kLanes)));
 
-/// x as the values of a group are multiplied. With VNNI, high bytes and then low bytes, both
-/// signed; without it 16-bit values, of four in the order 0, 2, 1, 3.
+/// The form in which the values of a group of x are multiplied: with VNNI, high bytes and then low
+/// bytes, both signed; without it 16-bit values, each four in the order 0, 2, 1, 3.
 #if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
 constexpr bool kVnni = true;
 using XValue = int8_t;
@@ -42,7 +42,8 @@ void quantize_groups(void* row, const void* x, const int32_t* order, int64_t k) 
         gathered[i] = from[order != nullptr ? order[first + i] : first + i];
       elements = gathered;
     }
-    // As integers, NaN is larger than infinity and that is larger than all numbers.
+    // The bits of magnitudes, compared as integers, have the order of the floats; infinity is
+    // larger than all numbers, and NaN is larger than infinity.
     F32 v[kVectors];
     I32 most = {};
 #pragma GCC unroll 32
@@ -58,7 +59,7 @@ void quantize_groups(void* row, const void* x, const int32_t* order, int64_t k) 
     // A group so small counts as zeros, since the inverse could be infinite.
     const float inverse = size < 1e-30f ? 0 : kLargest / size;
     const float scale = size < 1e-30f ? 0 : size / kLargest;
-    U32 total = {};  // if x is not finite it wraps around
+    U32 total = {};  // wraps around if x is not finite
     int16_t rounded[kGroup];
 #pragma GCC unroll 32
     for (int i = 0; i < kVectors; ++i) {
@@ -89,7 +90,7 @@ void quantize_groups(void* row, const void* x, const int32_t* order, int64_t k) 
   }
 }
 
-/// IntGemmKernels::quantize_row.
+/// Implements IntGemmKernels::quantize_row.
 template <class T>
 void quantize_row(void* row, const void* x, const int32_t* order, int64_t k, int64_t group) {
   if (group == kLargeIntGroup) quantize_groups<T, kLargeIntGroup>(row, x, order, k);

@@ -51,8 +51,8 @@ bool scan(const RowView& row, float* chunk_max) {
 
 // -- weights
 
-/// e^x for x <= 0 within two units in the last place (smallest e^-60): the rest of Cody and Waite's
-/// reduction goes into a Taylor series.
+/// e^x for x <= 0 within two units in the last place; x below -60 counts as -60. The rest of Cody
+/// and Waite's reduction goes into a Taylor series.
 inline F32 exp_nonpositive(F32 x) {
   x = x > -60.0f ? x : broadcast(-60.0f);
   const F32 shifted =
@@ -146,7 +146,8 @@ inline U64 multiply_low(U64 a, uint32_t b) {
 #endif
 }
 
-/// The words of kLanes / 2 counters from `first` on, which are 2 * kLanes tokens', in their order.
+/// The words of kLanes / 2 counters from `first` on, which belong to 2 * kLanes tokens, in the
+/// order of the tokens.
 inline void random_words(uint64_t first, const DrawArgs& args, uint32_t* words) {
   constexpr uint64_t kCounters = kLanes / 2;
   const U64 zero = {};
@@ -166,8 +167,8 @@ inline void random_words(uint64_t first, const DrawArgs& args, uint32_t* words) 
   __builtin_memcpy(words, ordered, sizeof ordered);
 }
 
-/// An upper bound of the noise of x: it is below -log(u), and log2 of a float is at least its bits
-/// as a number, scaled (exact at powers of two, elsewhere up to 0.09 below).
+/// An upper bound of the noise of x. The noise is below -log(u), and log2 of a float is at least
+/// its bits as a number, scaled (exact at powers of two, elsewhere up to 0.09 below).
 inline F32 noise_bound(U32 x) {
   using I32 = int32_t __attribute__((vector_size(4 * kLanes)));
   constexpr float kLn2 = 0.693147181f;

@@ -6,8 +6,8 @@
 
 namespace nanovllm::cpu {
 
-/// Tokens are looked at in chunks of this many. The largest logit of each, found in the first pass,
-/// lets later passes leave most of a row alone.
+/// The kernels read tokens in chunks of this many. The largest logit of each chunk, found in the
+/// first pass, lets later passes skip most of a row.
 constexpr int64_t kChunk = 64;
 static constexpr int64_t num_chunks(int64_t vocab) { return (vocab + kChunk - 1) / kChunk; }
 
@@ -24,18 +24,18 @@ struct Candidate {
   int32_t id;
 };
 
-/// Tokens at or above a value: how many, and their weights' sum (sampler.h defines a weight).
+/// The number of the tokens at or above a value, and the sum of their weights (ops/sample_row.h).
 struct Mass {
   int64_t count;
   uint64_t weight;
 };
 constexpr double kWeightOne = 0x1p40;
 
-/// What decides a draw. Tokens worse than `worst` cannot be drawn.
+/// The parameters of a draw. Tokens worse than `worst` cannot be drawn.
 struct DrawArgs {
   Candidate worst;
   uint32_t key[2], position, choice;
-  int64_t first_chunk;         // read first: a good score early lets draw() skip more chunks
+  int64_t first_chunk;         // is read first, because an early good score saves other chunks
   float (*noise)(uint32_t x);  // exact, called for few tokens
 };
 
@@ -60,12 +60,12 @@ static inline void philox4x32_10(Word (&counter)[4], uint32_t key0, uint32_t key
 
 /// Kernels of one instruction set.
 struct SamplerKernels {
-  /// Fills chunk_max, which is the row's. False where a logit is NaN or +infinity.
+  /// Fills chunk_max, which is row.chunk_max. Returns false if a logit is NaN or +infinity.
   bool (*scan)(const RowView& row, float* chunk_max);
   Mass (*mass)(const RowView& row, float best, float at_least);
-  /// weights[i] of candidates[i].
+  /// Sets weights[i] to the weight of candidates[i].
   void (*weigh)(const Candidate* candidates, int64_t count, float best, uint64_t* weights);
-  /// The tokens with low <= value < high, in the order of their ids; returns how many.
+  /// Writes the tokens with low <= value < high, in the order of their ids; returns how many.
   int64_t (*collect)(const RowView& row, float low, float high, Candidate* out);
   int32_t (*draw)(const RowView& row, const DrawArgs& args);
   /// How many tokens have a larger logit than token `id`, or the same logit and a lower id.

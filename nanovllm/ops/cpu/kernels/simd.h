@@ -68,7 +68,7 @@ inline F32 load(const Bf16* p) {
 #endif
 }
 
-/// Of the bits of float16.
+/// Converts the bits of float16.
 inline F32 from_half(U16 bits) {
 #if defined(__AVX512F__)
   return _mm512_maskz_cvtph_ps(0xffff, reinterpret_cast<__m256i>(bits));
@@ -91,7 +91,8 @@ inline F32 load(const F16* p) {
   return from_half(bits);
 }
 
-/// The multiplication corrects the exponent's bias, also for subnormals. NaN becomes 480.
+/// Loads E4M3. The multiplication corrects the exponent's bias, also for subnormals. NaN becomes
+/// 480.
 inline F32 load(const E4m3* p) {
   U8 v;
   __builtin_memcpy(&v, p, sizeof v);
@@ -101,7 +102,7 @@ inline F32 load(const E4m3* p) {
 
 inline void store(float* p, F32 v) { __builtin_memcpy(p, &v, sizeof v); }
 
-/// To nearest, ties to even; NaN stays NaN.
+/// Rounds to nearest, ties to even; NaN stays NaN.
 inline void store(Bf16* p, F32 v) {
   const U32 bits = reinterpret_cast<U32>(v);
   const U32 rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
@@ -110,7 +111,7 @@ inline void store(Bf16* p, F32 v) {
   __builtin_memcpy(p, &half, sizeof half);
 }
 
-/// To nearest, ties to even; too large becomes infinity, NaN stays NaN.
+/// Rounds to nearest, ties to even; too large numbers become infinity, NaN stays NaN.
 inline void store(F16* p, F32 v) {
 #if defined(__AVX512F__)
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
@@ -131,7 +132,7 @@ inline void store(F16* p, F32 v) {
 #endif
 }
 
-/// To nearest, ties to even; for numbers up to 448.
+/// Rounds to nearest, ties to even; for numbers up to 448.
 inline void store(E4m3* p, F32 v) {
   const U32 bits = reinterpret_cast<U32>(v);
   const U32 magnitude = bits & 0x7fffffff;
@@ -144,7 +145,7 @@ inline void store(E4m3* p, F32 v) {
   __builtin_memcpy(p, &packed, sizeof packed);
 }
 
-/// The first `count` lanes; the others are zero.
+/// Loads the first `count` lanes; the others are zero.
 template <class T>
 inline F32 load_first(const T* p, int64_t count) {
   T lanes[kLanes] = {};
@@ -177,7 +178,7 @@ inline void convert(To* to, const From* from, int64_t n) {
   for_each_vector(n, [=](int64_t i, auto ld, auto st) { st(to + i, ld(from + i)); });
 }
 
-/// The sum of all lanes: lane i and i + kLanes / 2 first, and so on.
+/// The sum of all lanes. Lanes i and i + kLanes / 2 are added first, and so on.
 inline float sum(F32 v) {
   float lanes[kLanes];
   store(lanes, v);

@@ -114,7 +114,7 @@ const char* isa_name(Isa isa) {
 }
 
 Kernels kernels_for(Isa isa, DType dtype) {
-  // What an instruction set adds nothing to is taken from the one below it.
+  // A source for which an instruction set adds nothing is compiled for a lower one only.
   constexpr FloatTables kFloat[] = {
       {plain::kAttention, plain::kE4m3Attention, plain::kGemm},
       {avx2::kAttention, avx2::kE4m3Attention, avx2::kGemm},
@@ -130,7 +130,7 @@ Kernels kernels_for(Isa isa, DType dtype) {
   struct Choice {
     size_t floats, simd, ints;
   };
-  // In the order of Isa.
+  // The entries are in the order of Isa.
   constexpr Choice kChoices[kNumIsas] = {{0, 0, 0}, {1, 1, 1}, {1, 1, 2}, {2, 2, 3},
                                          {2, 2, 4}, {3, 2, 4}, {4, 2, 5}};
   const Choice& choice = kChoices[static_cast<size_t>(isa)];

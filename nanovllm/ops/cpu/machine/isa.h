@@ -17,9 +17,10 @@ enum class Isa {
 };
 constexpr int kNumIsas = 7;
 
-/// Whether this processor and its operating system support it, and its kernels were compiled.
+/// Whether this processor and its operating system support the instruction set, and its kernels
+/// were compiled.
 bool is_supported(Isa isa);
-/// The best one that they support.
+/// The best instruction set that is_supported().
 Isa best_isa();
 const char* isa_name(Isa isa);
 

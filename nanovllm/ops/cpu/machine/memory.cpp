@@ -26,7 +26,7 @@ Buffer allocate(size_t bytes) {
 
 namespace {
 
-/// Memory that several buffers share. It is freed with the last of them.
+/// Memory that several buffers share. The last of them frees it.
 struct Chunk {
   Buffer memory;
   size_t bytes = 0, used = 0;

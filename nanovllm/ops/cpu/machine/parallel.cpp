@@ -35,7 +35,7 @@ class Pool {  // NOLINT(clang-analyzer-optin.performance.Padding)
         helpers_.push_back(
             start_thread("a thread of the CPU backend", [this, thread] { help(thread); }));
     } catch (...) {
-      stop();  // those that did start
+      stop();  // ends the threads that did start
       throw;
     }
   }
@@ -68,7 +68,7 @@ class Pool {  // NOLINT(clang-analyzer-optin.performance.Padding)
   void stop() {
     stop_ = true;
     wake();
-    helpers_.clear();  // joined
+    helpers_.clear();  // joins them
   }
 
   void wake() {
@@ -123,10 +123,10 @@ class Pool {  // NOLINT(clang-analyzer-optin.performance.Padding)
   std::atomic<bool> failed_ = false;
   std::mutex error_mutex_;
   std::exception_ptr error_;
-  std::vector<std::jthread> helpers_;  // last: they use all of the above
+  std::vector<std::jthread> helpers_;  // the last member, because they use all others
 };
 
-/// The helpers of the calling thread; none where it works alone.
+/// The helpers of the calling thread; null if it works alone.
 std::unique_ptr<Pool>& own_pool() { return thread_owned<std::unique_ptr<Pool>>(); }
 
 }  // namespace

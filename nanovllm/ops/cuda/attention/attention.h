@@ -34,7 +34,7 @@ struct AttentionParams {
   /// Where decode_attention() writes out quantized too, if this has values.
   QuantizedActivations quantized_out = {};
 
-  /// The same for `count` sequences from `first` on, which have `tokens` new tokens.
+  /// These arguments for only `count` sequences from `first` on, which have `tokens` new tokens.
   AttentionParams sequences(int first, int count, int tokens) const {
     AttentionParams part = *this;
     part.seq_slots += first, part.cu_seqlens_q += first, part.context_lens += first;
@@ -45,15 +45,15 @@ struct AttentionParams {
 
 // -- decode: sequences with one new token, tiled layout
 
-/// The most query heads for a KV head that the kernels for decode support.
+/// The most query heads that share a KV head (a group) in the kernels for decode.
 inline constexpr int kMaxGroup = 16;
 
 /// The first tile of a thread block's range in decode attention.
 struct alignas(16) DecodeStart {
   int32_t seq, head, tile;       // sequence, KV head, tile of the head's keys
-  int32_t context, slot, token;  // of the sequence: number of keys, row of block_tables, row of q
+  int32_t context, slot, token;  // the sequence's number of keys, row of block_tables, row of q
   int32_t block;                 // block of the cache that holds the tile's first key
-  int32_t position;              // of the tile in the list of all tiles
+  int32_t position;              // index of the tile in the list of all tiles
 };
 
 /// How a step's decode attention is divided among the thread blocks. begin_step computes it once
@@ -61,10 +61,10 @@ struct alignas(16) DecodeStart {
 /// tiles of all KV heads of all sequences with one new token form one list, and each thread block
 /// computes a range of the list.
 struct DecodePlan {
-  DecodeStart* starts;  // [num_blocks + 1]; of the last one only the position is set
+  DecodeStart* starts;  // [num_blocks + 1]; the last one has only a position, the list's length
   int32_t* first_tile;  // [S + 1] the position of a sequence's first tile; then the list's length
   DecodeSplits* splits;
-  int num_blocks;  // of the grid
+  int num_blocks;  // thread blocks of the grid
 };
 
 /// Whether decode_attention() can write AttentionParams::quantized_out.
@@ -90,7 +90,7 @@ struct DecodeOptions {
   /// the previous kernel has ended.
   bool prefetch_keys = false;
 };
-/// Up to kMaxGroup query heads for a KV head; up to 8 with `portable` and head_dim 256.
+/// Supports up to kMaxGroup query heads for a KV head; up to 8 with `portable` and head_dim 256.
 void decode_attention(Launch where, const AttentionParams& params, const DecodePlan& plan,
                       const DecodeScratch& scratch, DType dtype, DecodeOptions options);
 
@@ -98,7 +98,7 @@ void decode_attention(Launch where, const AttentionParams& params, const DecodeP
 struct RopeDecodeParams {
   AttentionParams attention;
   RopeParams rope;
-  bool prefetch_keys;  // as in DecodeOptions
+  bool prefetch_keys;  // see DecodeOptions
 };
 /// The most thread blocks of a cluster of rope_decode_attention() on this GPU, a power of two: a
 /// cluster lives on a group of multiprocessors, which has fewer than 16 on some GPUs.
@@ -109,14 +109,14 @@ int most_in_decode_cluster(int num_sms);
 /// them have no keys. `num_keys` is the sum of their lengths, `longest` the largest one.
 int decode_cluster_size(Launch where, const KvLayout& layout, int num_seqs, int num_padding,
                         int64_t num_keys, int64_t longest);
-/// On Hopper, for few sequences and up to kMaxGroup query heads for a KV head: rope_and_store and
-/// attention in one kernel. `cluster_size` is decode_cluster_size(), or another power of two up to
-/// 16.
+/// Computes rope_and_store and attention in one kernel, on Hopper, for few sequences and up to
+/// kMaxGroup query heads for a KV head. `cluster_size` is decode_cluster_size(), or another power
+/// of two up to 16.
 void rope_decode_attention(Launch where, RopeDecodeParams params, DType dtype, int cluster_size);
 
 // -- prefill: sequences with more than one new token, tiled layout
 
-/// On any GPU; like the next one it reads 16-bit keys.
+/// Runs on any GPU and reads 16-bit keys and values, as prefill_attention_sm90() does.
 void prefill_attention(Launch where, const AttentionParams& params, DType dtype);
 /// Memory that prefill_attention_sm90() keeps between its thread blocks, of the sizes below.
 /// Counters are zero between launches.
@@ -126,23 +126,23 @@ struct PrefillScratch {
 };
 int64_t prefill_partial_size(int num_sms, int head_dim);
 int64_t num_prefill_counters(int num_sms);
-/// Of a sequence.
+/// The number of new tokens of a sequence, and the number of all its keys.
 struct PrefillLengths {
   int num_new, context;
 };
-/// On Hopper. `lengths`: of each sequence of `params`.
+/// Runs on Hopper. `lengths` has an entry for each sequence of `params`.
 void prefill_attention_sm90(Launch where, const AttentionParams& params,
                             std::span<const PrefillLengths> lengths, const PrefillScratch& scratch,
                             DType dtype);
 
-/// For a cache of e4m3: 16-bit copies of the keys and values of a layer that prefill attention
-/// reads, in blocks of their own.
+/// Memory for 16-bit copies of a layer's e4m3 keys and values, which prefill attention reads
+/// instead of the cache. The copies have blocks and block tables of their own.
 struct DequantizedKeys {
   void* memory;           // a layer of num_seqs * blocks_per_seq blocks in the 16-bit layout
   int32_t* block_tables;  // [max_num_seqs, max_blocks]
 };
-/// Copies them for the sequences of `params` that have more than one new token and at most
-/// `blocks_per_seq` blocks. Returns params with these copies in place of the cache.
+/// Writes the 16-bit copies for the sequences of `params` that have more than one new token. Each
+/// has at most `blocks_per_seq` blocks. Returns `params` with the copies in place of the cache.
 AttentionParams dequantize(Launch where, const AttentionParams& params, DType dtype,
                            int blocks_per_seq, const DequantizedKeys& to);
 /// The bytes of DequantizedKeys::memory for each block.

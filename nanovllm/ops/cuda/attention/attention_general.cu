@@ -2,11 +2,13 @@
 #include "nanovllm/ops/cuda/attention/dispatch.cuh"
 #include "nanovllm/ops/cuda/attention/kv_store.cuh"
 
-// Attention for the dtypes and head_dims that the fast kernels do not support, such as float32:
-//   out[t, h] = sum_j p[j] v[j] / sum_j p[j],  p[j] = exp(scale q[t, h] . k[j] - max).
-// A warp computes one query head of one token with an online softmax, 32 keys at a time. For q . k
-// each lane has a key; for p v each lane has every 32nd dimension. Source: Milakov and Gimelshein,
-// "Online normalizer calculation for softmax", 2018.
+//   out[t, h] = sum_j p[j] v[j] / sum_j p[j],  p[j] = exp(scale q[t, h] . k[j] - max),
+// for query head h of each new token t and the keys j up to its own, in the dtypes and head_dims
+// that the fast kernels do not support, such as float32. A thread block has kWarps warps. Each
+// computes one query head of one token with an online softmax, 32 keys at a time: for q . k each
+// lane has a key, for p v each lane has every 32nd dimension. Instructions bound it, because there
+// are no tensor cores, and query heads that share a KV head load its keys again. Source: Milakov
+// and Gimelshein, "Online normalizer calculation for softmax", 2018.
 namespace nanovllm::cuda {
 namespace {
 

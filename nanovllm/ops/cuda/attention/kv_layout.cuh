@@ -12,7 +12,7 @@
 
 namespace nanovllm::cuda {
 
-/// The keys of a group, which has the scales of its keys if the cache is of e4m3.
+/// In a cache of e4m3 this many keys form a group, which is stored together with their scales.
 inline constexpr int kScaledKeys = 16;
 
 /// How keys and values are stored. The cache is [layers, 2 (K, V), blocks, kv_heads] of entries. An
@@ -32,8 +32,8 @@ inline constexpr int kScaledKeys = 16;
 struct KvLayout {
   int64_t layer_stride;  ///< from K of a layer to its V: half of a layer
   int num_kv_heads, block_size, head_dim;
-  int key_bytes;      ///< of a key or value of one head, with its scale
-  int element_bytes;  ///< 1: e4m3
+  int key_bytes;      ///< bytes of a key or value of one head, with its scale
+  int element_bytes;  ///< 1 means e4m3
   bool tiled;
 
   explicit KvLayout(const KvCache& kv)
@@ -46,7 +46,7 @@ struct KvLayout {
         tiled(element_bytes <= 2 &&
               (kv.head_dim == 64 || kv.head_dim == 128 || kv.head_dim == 256)) {}
 
-  /// The layout of a cache with as many heads, of 16-bit elements and `num_blocks` blocks.
+  /// The layout of a cache of 16-bit elements with these heads and `num_blocks` blocks.
   KvLayout of_16bit(int64_t num_blocks) const {
     return KvLayout({.dtype = DType::kF16,
                      .num_layers = 1,

@@ -26,14 +26,14 @@ struct CacheEntry {
   }
 };
 
-/// The largest x of `num_lanes` neighbouring lanes, in each of them; as lanes_sum().
+/// Returns, in each of `num_lanes` neighbouring lanes (a power of two), the largest x of them all.
 __device__ inline uint32_t lanes_max(uint32_t x, int num_lanes) {
   const uint32_t mask = kAllLanes >> (32 - num_lanes) << (threadIdx.x % 32 & -num_lanes);
   for (int lane = num_lanes / 2; lane > 0; lane /= 2) x = max(x, __shfl_xor_sync(mask, x, lane));
   return x;
 }
-/// The scale of a head, of which `num_lanes` neighbouring lanes each have two parts; 1 if the cache
-/// has no scales.
+/// The scale that a head gets in a cache of e4m3; 1 in other caches. `num_lanes` neighbouring lanes
+/// have the head, each of them two parts of it.
 template <class C, class T, int N>
 __device__ inline float scale_of_head(const Vec<T, N>& low, const Vec<T, N>& high, int num_lanes) {
   if constexpr (!kIsE4m3<C>) return 1;

@@ -5,10 +5,13 @@
 #include "nanovllm/ops/cuda/attention/dispatch.cuh"
 #include "nanovllm/ops/cuda/elementwise/row_ops.cuh"
 
-// RMSNorm of each head of q and k (Qwen3), rotary embedding, and the store of k and v into the
-// paged cache (kv_layout.cuh). Source of the embedding: Su et al., "RoFormer", 2021; the pairs are
-// (i, i + head_dim / 2). A thread holds N neighbours of the lower half of a head and their partners
-// in the upper half, which rotate together.
+// RMSNorm of each head of q and k, if the model has it (Qwen3), then the rotary embedding
+//   low'[i] = low[i] cos[i] - high[i] sin[i],  high'[i] = high[i] cos[i] + low[i] sin[i]
+// of the lower and upper half of the head, and the store of k and v into the paged cache
+// (kv_layout.cuh). q is rotated in place. A thread holds neighbours of the lower half of a head and
+// their partners in the upper half, which rotate together. Each element is read and written once,
+// so memory bandwidth bounds many tokens; the latency of dependent loads bounds few. Source: Su et
+// al., "RoFormer", 2021.
 namespace nanovllm::cuda {
 namespace {
 
@@ -17,8 +20,9 @@ namespace {
 constexpr int kThreads = 256, kWarps = kThreads / 32;
 constexpr int kMaxHeadDim = 256;  // a head fits a warp with N = 4
 
-/// Few tokens; head_dim is a multiple of 2 N. 2^lane_bits neighbouring threads compute a head, so
-/// that its sum of squares stays in a warp; threads beyond half of head_dim have nothing to do.
+/// The kernel for few tokens; head_dim is a multiple of 2 N. Neighbouring threads, 2^lane_bits of
+/// them, compute one head of q, k or v of one token, so that its sum of squares stays in a warp.
+/// Each has N elements of both halves; threads beyond half of head_dim have nothing to do.
 template <class T, class C, int N>
 __global__ void __launch_bounds__(kThreads, 4)
     rope_kernel(const RopeParams p, int lane_bits, int num_threads) {
@@ -43,7 +47,7 @@ __global__ void __launch_bounds__(kThreads, 4)
     norm_high = load<N>(norm + half + at);
   }
   launch_dependents();         // now decode attention can prefetch its old keys
-  wait_for_previous_kernel();  // it writes q, k and v; all that was read above is older
+  wait_for_previous_kernel();  // which writes q, k and v; everything else is older
   HeadPart<T, N> part = {};
   if (is_active) part.load_from(x, half, at);
   const float squares = lanes_sum(part.squares(), lanes);
@@ -64,11 +68,11 @@ __global__ void __launch_bounds__(kThreads, 4)
   if (at == 0) entry.store_scale(p.layout, scale);
 }
 
-/// Many tokens of a 16-bit type; head_dim is a power of two from 16 on. A warp computes a token, in
-/// rounds: groups of its threads have a head each, and each thread has eight neighbouring elements
-/// of both halves of it. A thread copies its elements of the next rounds into shared memory itself,
-/// so that enough copies are under way and nothing has to be synchronised. Norm weights and angles
-/// are multiplied once for each token and not once for each head:
+/// The kernel for many tokens of a 16-bit type; head_dim is a power of two from 16 on. A warp
+/// computes a token in rounds, in each of which head_dim / 16 neighbouring threads have one head.
+/// Each thread has eight neighbouring elements of both halves of it, and copies its elements of the
+/// next rounds into shared memory itself, so that enough copies are under way and nothing has to be
+/// synchronised. Norm weights and angles are multiplied once for each token, not for each head:
 ///   low' = factor * (low * (weight_low * cos) - high * (weight_high * sin)), high' likewise.
 /// This rounds differently from rope_kernel in the last bit of a float.
 template <class T, class C>
@@ -84,7 +88,8 @@ __global__ void __launch_bounds__(kThreads, 3)
   if (token >= num_tokens) return;
   T* const x = static_cast<T*>(p.qkv) + int64_t{token} * p.num_rows() * head_dim + at;
 
-  // The next head to copy, of q, k or v, which begin new rounds.
+  // `next` is the next head to copy, and `end` is behind the last head of q, of k or of v,
+  // whichever it belongs to. Each of the three begins with a new round.
   int next = first, end = p.num_heads, fetched = 0;
   const auto fetch = [&] {
     if (next < end) {
@@ -152,7 +157,7 @@ __global__ void __launch_bounds__(kThreads, 3)
   });
   const int slot = p.slot_mapping[token];
   if (slot < 0) return wait_all_async_copies();
-  const CacheEntry<C> first_entry = p.cache_entry<C>(p.num_heads, slot);  // of head 0
+  const CacheEntry<C> first_entry = p.cache_entry<C>(p.num_heads, slot);  // key of KV head 0
   const auto store_in_cache = [&](int64_t to, const Vec<T, 8>& low, const Vec<T, 8>& high) {
     const CacheEntry<C> entry = {first_entry.entry + to, first_entry.row};
     const float scale = scale_of_head<C>(low, high, lanes);
@@ -189,7 +194,8 @@ void rope_and_store(Launch where, const RopeStoreArgs& args, const KvCache& kv, 
       const int64_t num_threads = qkv.shape[0] * num_rows << lane_bits;
       check_args(num_threads < INT32_MAX, "rope_and_store: too many tokens");
       if constexpr (sizeof(T) == 2 && N == 8)
-        // With that many tokens all multiprocessors are full, and fewer instructions are faster.
+        // With eight thread blocks of rope_kernel for each multiprocessor the GPU is full, and then
+        // the kernel with fewer instructions is faster.
         if (half == int64_t{N} << lane_bits && num_threads >= int64_t{kThreads} * 8 * where.num_sms)
           return launch(where, rope_many_tokens_kernel<T, C>, blocks_for(qkv.shape[0], kWarps),
                         kThreads, 0, params, static_cast<int>(qkv.shape[0]));

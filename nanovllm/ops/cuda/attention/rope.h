@@ -37,7 +37,7 @@ struct RopeParams {
   }
 
 #if defined(__CUDACC__)
-  /// Heads of a token in the order of qkv: those of q, then of k, then of v.
+  /// The number of heads of a token in qkv: first the heads of q, then of k, then of v.
   __device__ int num_rows() const { return num_heads + 2 * layout.num_kv_heads; }
   __device__ bool is_q(int row) const { return row < num_heads; }
   __device__ bool is_v(int row) const { return row >= num_heads + layout.num_kv_heads; }

@@ -53,7 +53,7 @@ struct Nccl {
   const char* (*error_string)(int) = library.find("ncclGetErrorString");
 
   Communicator& ranks;
-  std::mutex mutex;         // of `comm`: end() may come from another thread
+  std::mutex mutex;         // guards `comm`, because another thread may call end()
   NcclComm comm = nullptr;  // null before connect() and after end()
 
   explicit Nccl(Communicator& all) : ranks(all) {
@@ -101,7 +101,7 @@ struct Nccl {
     }
     if (result == kNcclSuccess) return;
     // NCCL's connection to a rank that was killed may fail before the thread that watches the ranks
-    // knows that the process has ended. That is the reason to report.
+    // knows that the process has ended. So wait a little: its end is the reason to report.
     using Clock = std::chrono::steady_clock;
     for (const auto start = Clock::now(); Clock::now() - start < std::chrono::seconds(2);) {
       if (ranks.aborted()) ranks.throw_aborted();
@@ -292,8 +292,8 @@ void Collectives::measure() {
   cuda_check(cudaMemsetAsync(p, 0, kTwoShotBytes, where_.stream), "measuring");
   cudaEvent_t events[2] = {};
   for (cudaEvent_t& event : events) cuda_check(cudaEventCreate(&event), "event");
-  // Milliseconds: the least of some rounds, and the most over the ranks, so that all ranks make the
-  // same choice.
+  // Returns milliseconds: the least of some rounds on a rank, of which the most over the ranks is
+  // taken, so that all ranks make the same choice.
   const auto time_of = [&](const auto& enqueue) {
     float least = INFINITY;
     for (int round = 0; round < kRounds; ++round) {
@@ -321,7 +321,7 @@ void Collectives::measure() {
       if (time < least) all_reduces_[bits] = algorithm;
       least = std::min(least, time);
     }
-    // All-reduce with norm, in rows of a usual width.
+    // Measure the all-reduce with a norm too, in rows of a usual width.
     constexpr int64_t kHidden = 4096;
     const Tensor rows(p, DType::kBF16, std::max<int64_t>(x.size() / kHidden, 1), kHidden);
     if (!has_nvlink_ || !supports_one_shot(rows)) continue;

@@ -4,7 +4,9 @@
 
 #include "nanovllm/ops/cuda/collectives/exchange.cuh"
 
-// All-reduce and all-gather over the ranks, without a norm.
+// All-reduce, x = sum over the ranks of their x, and all-gather, all[r] = mine of rank r, without a
+// norm (exchange.cuh has the protocols). Each thread sends and receives units of 16 bytes. Small
+// messages are bound by the latency of the links between the GPUs, large ones by their bandwidth.
 namespace nanovllm::cuda {
 namespace {
 
@@ -13,7 +15,7 @@ namespace {
 constexpr int kLl128Threads = 256, kTwoShotThreads = 512;
 constexpr int kLl128BlocksPerSm = 4;
 
-/// Sends a message of `count` units to all other ranks.
+/// Sends a message of `count` units of 16 bytes to all other ranks.
 template <int kMaxWorld>
 __device__ void send_lines(const Peers& peers, uint32_t epoch, const uint4* message, int count) {
   for_line_units(count, [&](int unit, int at) {
@@ -23,7 +25,8 @@ __device__ void send_lines(const Peers& peers, uint32_t epoch, const uint4* mess
   });
 }
 
-/// One-shot all-reduce: every rank sends its x to all others and adds up what they sent.
+/// One-shot all-reduce by LL128: every rank sends its x, `count` units of 16 bytes, to all others
+/// and adds up what it receives. Every thread keeps the same units throughout.
 template <class T, int kMaxWorld>
 __global__ void __launch_bounds__(kLl128Threads, kLl128BlocksPerSm)
     all_reduce_one_shot_kernel(const __grid_constant__ Peers peers, uint4* x, int count) {
@@ -41,6 +44,8 @@ __global__ void __launch_bounds__(kLl128Threads, kLl128BlocksPerSm)
   end_epoch(peers, epoch);
 }
 
+/// All-gather by LL128: every rank sends its `count` units to all others and stores what it
+/// receives. Every thread keeps the same units throughout.
 template <int kMaxWorld>
 __global__ void __launch_bounds__(kLl128Threads, kLl128BlocksPerSm)
     all_gather_ll128_kernel(const __grid_constant__ Peers peers, uint4* all, const uint4* mine,
@@ -58,8 +63,9 @@ __global__ void __launch_bounds__(kLl128Threads, kLl128BlocksPerSm)
   end_epoch(peers, epoch);
 }
 
-/// Two-shot all-reduce: rank r sums slice r of x (reduce-scatter) and sends the sum to all others
-/// (all-gather).
+/// Two-shot all-reduce with plain stores: rank r sums slice r of x (reduce-scatter) and sends the
+/// sum to all others (all-gather). The threads of the grid divide each slice evenly, and a thread
+/// block waits only for the thread blocks of the same number on the other ranks.
 template <class T, int kMaxWorld>
 __global__ void __launch_bounds__(kTwoShotThreads)
     all_reduce_two_shot_kernel(const __grid_constant__ Peers peers, uint4* x, int count) {
@@ -97,7 +103,8 @@ __global__ void __launch_bounds__(kTwoShotThreads)
   end_epoch(peers, epoch);
 }
 
-/// Grid: (parts of a row, rows).
+/// out[i, j] = in[rows[i], j]. The grid is (parts of a row, rows), and neighbouring threads have
+/// neighbouring columns; memory bandwidth bounds it.
 __global__ void copy_columns_kernel(float* out, int64_t out_stride, const float* in,
                                     int64_t in_stride, const int32_t* rows, int64_t width) {
   begin_kernel();

@@ -35,21 +35,21 @@ inline Range row_share(int64_t num_rows, Rank rank) { return share(num_rows, 1, 
 inline constexpr size_t kLl128Bytes = size_t{4} << 20;
 inline constexpr size_t kTwoShotBytes = size_t{16} << 20;
 inline constexpr int kTwoShotBlocks = 128;
-/// Peers::pairs_at.
+/// The value of Peers::pairs_at for this number of ranks.
 size_t pairs_offset(int world);
 size_t exchange_buffer_bytes(int world);
 
 // -- launchers; tensors are contiguous
 
-/// x becomes its sum over the ranks: one-shot, by LL128, up to kLl128Bytes, over NVLink only.
+/// x becomes its sum over the ranks, one-shot by LL128: up to kLl128Bytes, over NVLink only.
 void all_reduce_one_shot(Launch where, const Peers& peers, Tensor x);
-/// The same, two-shot: fewer bytes, more latency. Up to kTwoShotBytes.
+/// x becomes its sum over the ranks, two-shot: fewer bytes, more latency. Up to kTwoShotBytes.
 void all_reduce_two_shot(Launch where, const Peers& peers, Tensor x);
 /// all [world, bytes] = each rank's mine [bytes], up to kLl128Bytes.
 void all_gather_ll128(Launch where, const Peers& peers, void* all, const void* mine, size_t bytes);
 
-/// An all-reduce of a 16-bit x in two kernels, over NVLink only, of rows of a multiple of 4
-/// elements with up to kPairsBytes / 4 in all. A GEMM may replace the first one (pairs.cuh).
+/// These two kernels together are an all-reduce of a 16-bit x, over NVLink only. Rows are multiples
+/// of 4 elements, with up to kPairsBytes / 4 in all. A GEMM may replace send_pairs() (pairs.cuh).
 void send_pairs(Launch where, const Peers& peers, Tensor x);
 void sum_pairs(Launch where, const Peers& peers, Tensor x);
 
@@ -60,8 +60,9 @@ struct SumNormArgs {
   Tensor out, residual, part;
   Norm norm;
 };
-/// One-shot: every rank sums all rows. Two-shot: each rank sums its row_share() and sends the
-/// result to all, which is fewer bytes; then only these rows of the rank's residual are valid.
+/// Computes SumNormArgs by LL128. One-shot: every rank sums all rows. Two-shot: each rank sums its
+/// row_share() and sends the result to all, which is fewer bytes; then only these rows of the
+/// rank's residual are valid.
 void sum_norm_ll128(Launch where, const Peers& peers, bool two_shot, const SumNormArgs& args);
 bool supports_one_shot(const Tensor& x);
 bool supports_two_shot(const Tensor& x, int world);
@@ -90,9 +91,9 @@ class Collectives {
   /// x, which is contiguous, becomes its sum over the ranks. Our kernels add in the order of the
   /// ranks.
   void all_reduce(Tensor x);
-  /// The same, and out = rms_norm(x) of the sum, in one kernel. Returns false without doing
-  /// anything if two kernels are faster. If adds_residual(x), `part` is summed over the ranks and
-  /// added to x.
+  /// Sums x over the ranks, and writes out = rms_norm(x) of the sum, in one kernel. Returns false
+  /// without doing anything if two kernels are faster. If adds_residual(x), `part` is summed over
+  /// the ranks instead and added to x.
   bool sum_norm(Tensor out, Tensor x, const Norm& norm, Tensor part);
   /// Whether sum_norm() adds the old residual x to the sum of the parts, so that the GEMM before it
   /// must not add it. Without a norm, sum_norm() then writes the sum to out.
@@ -106,8 +107,8 @@ class Collectives {
     return fused_sum_norm(x) == CudaKernels::SumNorm::kTwoShot ||
            (has_nvlink_ && supports_sum_norm_rows(x));
   }
-  /// To whom the GEMM that computes x sends it, if the all-reduce of x has two parts, the second of
-  /// which is finish_sum(); otherwise null. A GEMM that cannot send writes x; then send() does it.
+  /// The ranks to which the GEMM that computes x sends it, if finish_sum() is to complete the
+  /// all-reduce of x; otherwise null. If the GEMM cannot send, it writes x, and send() follows it.
   const Peers* receivers(const Tensor& x) const;
   void send(Tensor x) { send_pairs(where_, peers_, x); }
   void finish_sum(Tensor x) { sum_pairs(where_, peers_, x); }
@@ -151,7 +152,7 @@ class Collectives {
   Buffer abort_flag_;        // registered with CUDA
   Buffer exchange_buffer_, epoch_;
   std::vector<Buffer> opened_;  // memory of peers
-  // By the number of bits of a message's size in bytes.
+  // The fastest algorithms, by the number of bits of a message's size in bytes.
   std::array<AllReduce, 64> all_reduces_ = {};
   std::array<CudaKernels::SumNorm, 64> sum_norms_ = {};
   std::map<void*, std::array<char*, kMaxPeers>> mapped_;  // memory of all ranks

@@ -4,8 +4,8 @@
 #include "nanovllm/ops/cuda/collectives/pairs.cuh"
 #include "nanovllm/ops/cuda/elementwise/row_ops.cuh"
 
-// Exchanges through the memory of other GPUs, as device functions. There are two protocols beside
-// that of pairs.cuh:
+// Device functions that exchange data through the memory of other GPUs. They use two protocols;
+// pairs.cuh has a third one:
 // - LL128 sends lines of 128 bytes, of which the last 16 are a flag. Eight lanes store a line at
 //   once, and NVLink delivers such a store as a whole. So a reader that sees the flag has the data
 //   too, and no fence is needed.
@@ -17,15 +17,16 @@ namespace nanovllm::cuda {
 
 // -- the exchange buffer
 
-// It holds the flags of the barriers, then of each rank the LL128 lines, the slices and the pairs.
-// There are two sets of these, one for odd and one for even epochs.
+// The exchange buffer of a rank holds the flags of the barriers, then the LL128 lines, the slices
+// and the pairs that each rank writes to it. There are two sets of lines, slices and pairs, one for
+// odd and one for even epochs. An epoch is the number of an exchange.
 
 constexpr size_t kFlagBytes = size_t{2} * kTwoShotBlocks * kMaxPeers * sizeof(uint32_t);
 
 __host__ __device__ constexpr size_t slice_bytes(int world) {
   return (kTwoShotBytes / world + 15) / 16 * 16;
 }
-/// A line: seven units of 16 bytes and the flag. A warp stores four lines.
+/// A line of LL128 is seven units of 16 bytes and a flag of 16 bytes. A warp stores four lines.
 constexpr int kUnitsPerLine = 7;
 constexpr size_t kLinesBytes = (kLl128Bytes / 16 / kUnitsPerLine + 4) / 4 * 512;
 /// The lines that rank `from` writes to the buffer of rank `buffer`.
@@ -33,8 +34,8 @@ __device__ inline uint4* lines_of(const Peers& peers, int buffer, uint32_t epoch
   return reinterpret_cast<uint4*>(peers.buffers[buffer] + kFlagBytes +
                                   kLinesBytes * (epoch % 2 * peers.world + from));
 }
-/// The slice that rank `from` writes to the buffer of rank `buffer`: of its addends in phase 0, of
-/// the sums in phase 1.
+/// The slice that rank `from` writes to the buffer of rank `buffer`: its addends in phase 0, the
+/// sums in phase 1.
 __device__ inline uint4* slice_of(const Peers& peers, int buffer, uint32_t epoch, int phase,
                                   int from) {
   const size_t lines = 2 * kLinesBytes * peers.world;
@@ -67,12 +68,12 @@ void with_max_world(int world, Body body) {
   else body(std::integral_constant<int, kMaxPeers>());
 }
 
-/// Whether a rank has died, so that waiting is useless. Loops that wait call this rarely, since the
+/// Whether a rank has died, so that waiting is useless. Waiting loops call this rarely, since the
 /// flag is in host memory.
 __device__ inline bool is_aborted(const Peers& peers) {
   return *static_cast<const volatile uint32_t*>(peers.aborted) != 0;
 }
-/// Ends the exchange when all thread blocks have called this.
+/// Ends the exchange once all thread blocks have called this function.
 __device__ inline void end_epoch(const Peers& peers, uint32_t epoch) {
   __syncthreads();
   if (threadIdx.x != 0 || atomicAdd(&peers.epoch[1], 1u) != gridDim.x - 1) return;
@@ -154,7 +155,7 @@ __device__ inline void rank_barrier(const Peers& peers, int phase, uint32_t epoc
 
 // -- sums
 
-/// The elements of a unit.
+/// The elements in a unit of 16 bytes.
 template <class T>
 __device__ inline Vec<T, kPer16Bytes<T>> elements(const uint4& unit) {
   return bits_as<Vec<T, kPer16Bytes<T>>>(unit);

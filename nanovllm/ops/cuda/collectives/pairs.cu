@@ -2,13 +2,18 @@
 
 #include "nanovllm/ops/cuda/collectives/exchange.cuh"
 
-// The all-reduce of pairs.cuh: its second half, and its first half for rows that no GEMM sends.
+//   x = sum over the ranks of their x,
+// the all-reduce of few tokens by pairs (pairs.cuh): sum_pairs is its second half; send_pairs is
+// its first half for an x that no GEMM has sent. A thread of send_pairs has one element, a thread
+// of sum_pairs four neighbouring ones. The latency of the links between the GPUs bounds both,
+// because the messages are small.
 namespace nanovllm::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kPerUnit = 4;  // elements of two pairs, which a thread loads at once
+constexpr int kPerUnit = 4;  // elements of the two pairs that a thread loads at once
 
+/// Sends x [count] to all ranks. A thread sends one element, together with its neighbour's.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     send_pairs_kernel(const __grid_constant__ Peers peers, const T* x, int count) {
@@ -17,8 +22,10 @@ __global__ void __launch_bounds__(kThreads)
   if (i < count) send_element<T>(peers, current_epoch(peers), i, to_float(x[i]));
 }
 
-/// The GEMM before this kernel launches it only after its own wait, so whatever came before the
-/// GEMM has ended. x may be an operand of the GEMM, which has read the elements that it has sent.
+/// Adds up the pairs of all ranks as soon as their flags have arrived, without waiting for the end
+/// of the GEMM. That is safe: the GEMM before this kernel launches it only after its own wait, so
+/// whatever came before the GEMM has ended. x may be the residual, an operand of the GEMM, since
+/// the GEMM has read each element that it has sent.
 template <class T, int kMaxWorld>
 __global__ void __launch_bounds__(kThreads)
     sum_pairs_kernel(const __grid_constant__ Peers peers, T* x, int count) {
@@ -49,7 +56,7 @@ __global__ void __launch_bounds__(kThreads)
     }
     store(x + int64_t{at} * kPerUnit, rounded<T>(sum));
   }
-  // So that the next kernel, which waits for this one, waits for the GEMM too.
+  // This wait is for the next kernel: it waits for this kernel to end, and so for the GEMM too.
   wait_for_previous_kernel();
   end_epoch(peers, epoch);
 }

@@ -13,12 +13,12 @@
 // are longer than the few columns of a thread block.
 namespace nanovllm::cuda {
 
-/// The number of this exchange.
+/// The number of the exchange that this kernel takes part in.
 __device__ inline uint32_t current_epoch(const Peers& peers) {
   return *static_cast<volatile uint32_t*>(peers.epoch) + 1;
 }
-/// The pairs that rank `from` writes to the buffer of rank `buffer`; those of odd and of even
-/// epochs have memory of their own.
+/// The pairs that rank `from` writes to the buffer of rank `buffer`. Odd and even epochs have
+/// separate memory.
 __device__ inline uint2* pairs_of(const Peers& peers, int buffer, uint32_t epoch, int from) {
   return reinterpret_cast<uint2*>(peers.buffers[buffer] + peers.pairs_at +
                                   kPairsBytes * (epoch % 2 * peers.world + from));

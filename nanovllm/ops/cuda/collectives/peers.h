@@ -10,7 +10,7 @@ inline constexpr int kMaxPeers = 8;
 /// The most bytes of the pairs of one exchange (pairs.cuh).
 inline constexpr size_t kPairsBytes = size_t{512} << 10;
 
-/// What the kernels know of the ranks: each one's exchange buffer, mapped into this process.
+/// The kernels' view of the ranks: the exchange buffer of each, mapped into this process.
 struct Peers {
   std::array<char*, kMaxPeers> buffers = {};
   int rank = 0, world = 1;

@@ -3,11 +3,12 @@
 
 #include "nanovllm/ops/cuda/collectives/exchange.cuh"
 
-// All-reduce of the residual's addends, the addition of the old residual, and RMSNorm, in one
-// kernel by LL128:
 //   residual += sum over the ranks of part,  out = rms_norm(residual)  (or residual)
-// A thread block processes whole rows, so that it has the complete row when the peers' lines have
-// arrived.
+// with residual, part and out [rows, columns]: an all-reduce by LL128 (exchange.cuh), the addition
+// of the old residual, and the norm in one kernel. A thread block processes whole rows, so that it
+// has the complete row when the peers' lines have arrived; each of its warps has up to two parts of
+// a row. Small messages are bound by the latency of the links between the GPUs, larger ones by
+// their bandwidth.
 namespace nanovllm::cuda {
 namespace {
 
@@ -17,19 +18,19 @@ struct SumNormParams {
   uint4 *out, *residual;  // [num_rows, width]
   const uint4* part;      // [num_rows, width]
   const float* weight;    // [columns] or null: no norm
-  int width, num_rows;    // width in units of 16 bytes
+  int width, num_rows;    // the width is in units of 16 bytes
   float eps;
   std::array<int, kMaxPeers + 1> first_rows;  // where each rank's row_share() begins
 };
 
 // A row is sent as whole warps of 28 units. A warp has up to two such parts of each row.
 constexpr int kUnitsPerWarp = 4 * kUnitsPerLine, kMaxUnitsPerThread = 2;
-constexpr int kMaxWarps = 24;  // of a thread block: more would leave a thread too few registers
+constexpr int kMaxWarps = 24;  // more in a thread block would leave a thread too few registers
 
 /// Which kUnits units of a row a thread has, and the norm's weights for them.
 template <class T, int kUnits>
 struct RowLines {
-  const int width;  // in units
+  const int width;  // in units of 16 bytes
   const int row_warps = (width + kUnitsPerWarp - 1) / kUnitsPerWarp;
   Vec<float, kPer16Bytes<T>> weight[kUnits] = {};
 
@@ -86,7 +87,8 @@ __device__ inline void sum_row(const Peers& peers, uint32_t epoch, const RowLine
   });
 }
 
-/// One-shot: every rank sums all rows. `out` may be part or, without a norm, residual.
+/// One-shot: every rank sends all rows to all others and sums all rows. Thread block b has rows b,
+/// b + gridDim.x, and so on. `out` may be part or, without a norm, residual.
 template <class T, int kMaxWorld, int kUnits>
 __global__ void __launch_bounds__(kMaxWarps * 32)
     sum_norm_one_shot_kernel(const __grid_constant__ Peers peers,
@@ -124,7 +126,7 @@ __global__ void __launch_bounds__(kMaxWarps * 32)
   __shared__ float sums[2][32];
   const RowLines<T, kUnits> lines(p.width, p.weight);
   const int most = (p.num_rows + peers.world - 1) / peers.world;  // rows of a share
-  // Row i of rank r's share, or -1.
+  // The row that is number i of rank r's share, or -1 if there is none.
   const auto row_of = [&](int r, int i) {
     const int row = p.first_rows[r] + i;
     return row < p.first_rows[r + 1] ? row : -1;
@@ -194,7 +196,7 @@ bool supports_one_shot(const Tensor& x) {
 }
 
 bool supports_two_shot(const Tensor& x, int world) {
-  // The lines of both phases of a share are next to each other.
+  // The lines of the addends and those of the sums of a share are next to each other.
   const int64_t most = (x.shape[0] + world - 1) / world;
   return supports_one_shot(x) && supports_one_shot(Tensor(nullptr, x.dtype, 2 * most, x.shape[1]));
 }

@@ -3,9 +3,11 @@
 
 #include "nanovllm/ops/cuda/collectives/exchange.cuh"
 
-// All-reduce of many rows and RMSNorm in one kernel, through the peers' memory: each rank sums its
-// share of the rows, which it reads from all ranks' x, and writes the normed rows to all ranks'
-// out.
+//   x = sum over the ranks of their x,  out = rms_norm(x)
+// for many rows, an all-reduce and its norm in one kernel: each rank sums its share of the rows of
+// x [rows, columns], which it reads from all ranks' memory, and writes the normed rows to all
+// ranks' out. A thread block takes row after row of the share, with all of its threads. The
+// bandwidth of the links between the GPUs bounds it.
 namespace nanovllm::cuda {
 namespace {
 
@@ -16,7 +18,7 @@ constexpr int kMaxThreads = 1024, kMaxUnitsPerThread = 2;
 struct RowExchange {
   std::array<uint4*, kMaxPeers> xs = {}, outs = {};  // every rank's [rows, width], as mapped here
   const float* weight;                               // [columns]
-  int width, first_row, end_row;                     // width in units of 16 bytes; the rank's share
+  int width, first_row, end_row;  // units of 16 bytes in a row; this rank's share of the rows
   float eps;
 };
 
@@ -29,7 +31,7 @@ __global__ void __launch_bounds__(kMaxThreads)
     sum_norm_rows_kernel(const __grid_constant__ Peers peers,
                          const __grid_constant__ RowExchange p) {
   constexpr int kCount = kPer16Bytes<T>;
-  __shared__ float sums[2][32];  // rows use them in turn
+  __shared__ float sums[2][32];  // rows use them in turn, so that one barrier a row is enough
   const auto unit_at = [&](int i) { return static_cast<int>(i * blockDim.x + threadIdx.x); };
   Vec<float, kCount> weight[kUnits] = {};
 #pragma unroll

@@ -11,8 +11,9 @@
 #include "nanovllm/base/dtype.h"
 #include "nanovllm/ops/cuda/device/runtime.h"
 
-// What every kernel needs: conversions, vector loads and stores, reductions over a warp or a thread
-// block, shared memory, asynchronous copies, and programmatic dependent launch.
+// Device functions that every kernel may need: conversions, vector loads and stores, reductions
+// over a warp or a thread block, shared memory, asynchronous copies, and programmatic dependent
+// launch.
 namespace nanovllm::cuda {
 
 using Bf16 = __nv_bfloat16;
@@ -120,7 +121,7 @@ struct Max {
   }
 };
 
-/// x of all lanes, combined with `combine`, in every lane.
+/// Combines the x of all lanes of the warp with `combine`, and returns the result in every lane.
 template <class Combine, class T>
 __device__ inline T warp_reduce(T x, Combine combine) {
 #pragma unroll
@@ -136,22 +137,23 @@ __device__ inline T warp_max(T x) {
   return warp_reduce(x, Max());
 }
 
-/// The same over the four lanes of a quad: those with the same lane / 4. A quad holds a row of an
-/// mma or wgmma accumulator.
+/// warp_reduce() over the four lanes of a quad, which have the same lane / 4. A quad holds a row of
+/// an mma or wgmma accumulator.
 template <class Combine, class T>
 __device__ inline T quad_reduce(T x, Combine combine) {
   x = combine(x, __shfl_xor_sync(kAllLanes, x, 1));
   return combine(x, __shfl_xor_sync(kAllLanes, x, 2));
 }
-/// The same over the eight lanes with the same lane % 4, which hold a column of an accumulator.
+/// warp_reduce() over the eight lanes with the same lane % 4, which hold a column of an
+/// accumulator.
 template <class Combine, class T>
 __device__ inline T column_reduce(T x, Combine combine) {
 #pragma unroll
   for (int lane = 4; lane < 32; lane *= 2) x = combine(x, __shfl_xor_sync(kAllLanes, x, lane));
   return x;
 }
-/// The sum over `num_lanes` neighbouring lanes, a power of two, which alone need to call this
-/// together.
+/// The sum of x over `num_lanes` neighbouring lanes, in each of them. `num_lanes` is a power of
+/// two, and only these lanes need to call this together.
 __device__ inline float lanes_sum(float x, int num_lanes) {
   const uint32_t mask = kAllLanes >> (32 - num_lanes) << (threadIdx.x % 32 & -num_lanes);
   for (int lane = num_lanes / 2; lane > 0; lane /= 2) x += __shfl_xor_sync(mask, x, lane);
@@ -167,9 +169,9 @@ __device__ inline int warp_inclusive_scan(int x) {
   return x;
 }
 
-/// x of all threads of a thread block, combined, in every thread. The block has whole warps; an
-/// `identity` combined with x gives x; `shared` holds a T for each warp. Before `shared` is used
-/// again the thread block needs a barrier.
+/// Combines the x of all threads of a thread block, and returns the result in every thread. The
+/// block has whole warps; `identity` combined with x gives x; `shared` holds a T for each warp.
+/// Before `shared` is used again the thread block needs a barrier.
 template <class Combine, class T>
 __device__ inline T block_reduce(T x, T* shared, Combine combine, T identity = {}) {
   const int warp = threadIdx.x / 32, num_warps = blockDim.x / 32, lane = threadIdx.x % 32;
@@ -180,7 +182,7 @@ __device__ inline T block_reduce(T x, T* shared, Combine combine, T identity = {
   return warp_reduce(x, combine);
 }
 
-/// A transposition of 4 by 4 words among the lanes of a quad: lane q gets word q of each lane.
+/// Transposes 4 by 4 words among the lanes of a quad: lane q gets word q of each lane.
 __device__ __forceinline__ uint4 transpose_quad(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
   const bool odd = threadIdx.x & 1, upper = threadIdx.x & 2;
   const uint32_t x = __shfl_xor_sync(kAllLanes, odd ? a : b, 1);
@@ -236,13 +238,14 @@ __device__ __forceinline__ void store_shared_zeros16(uint32_t to) {
 __device__ __forceinline__ void async_copy16(uint32_t to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
-/// Stores zeros if `exists` is false.
+/// Copies 16 bytes, or stores zeros if `exists` is false.
 __device__ __forceinline__ void async_copy16_or_zero(uint32_t to, const void* from, bool exists) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
                "r"(exists ? 16 : 0)
                : "memory");
 }
-/// The L2 cache fetches the whole 128 bytes, because other copies will soon read the rest.
+/// Copies 16 bytes and lets the L2 cache fetch the whole 128 bytes around them, because other
+/// copies will soon read the rest.
 __device__ __forceinline__ void async_copy16_of_128(uint32_t to, const void* from) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from)
                : "memory");
@@ -285,7 +288,7 @@ __device__ inline void begin_kernel() {
   launch_dependents();
 }
 
-/// Acquire load: writes before the matching release are visible.
+/// Loads with acquire semantics: writes before the matching release are visible afterwards.
 template <class T>
 __device__ inline T load_acquire(const T* p) {
   static_assert(sizeof(T) == 4);
@@ -311,7 +314,7 @@ void with_float_type(DType dtype, Body body) {
   }
 }
 
-/// The same with a 16-bit dtype.
+/// Calls body(T()) with the C++ type of a model's 16-bit dtype.
 template <class Body>
 void with_16bit_type(DType dtype, Body body) {
   if (dtype == DType::kBF16) return body(Bf16());

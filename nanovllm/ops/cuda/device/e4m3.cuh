@@ -53,13 +53,13 @@ __device__ __forceinline__ uint32_t floats_to_e4m3(float low, float high) {
 #endif
 }
 
-/// The scale of numbers whose largest magnitude has these bits as a float: with it the largest one
-/// becomes 448. It is never zero; that of NaN is NaN.
+/// The scale that makes the largest of some numbers 448, the largest number of e4m3. `largest` has
+/// the bits of the largest magnitude as a float. The scale is never zero; that of NaN is NaN.
 __device__ inline float e4m3_scale(uint32_t largest) {
   return __uint_as_float(max(largest, 0x21800000u)) * (1.0f / 448);  // at least 2^-60
 }
-/// The largest magnitude of x and `most`, as the bits of a float. As integers, magnitudes have the
-/// same order, and NaN is larger than all numbers.
+/// The bits of the largest magnitude of x and `most`. The bits of magnitudes, compared as integers,
+/// have the order of the floats, and NaN is larger than all numbers.
 template <class T, int N>
 __device__ inline uint32_t largest_magnitude(const Vec<T, N>& x, uint32_t most) {
 #pragma unroll

@@ -4,8 +4,8 @@
 
 namespace nanovllm::cuda {
 
-/// The most tokens of small_gemm(). Other kernels choose by it too, because small_gemm() includes
-/// what comes before and after a GEMM.
+/// The most tokens of small_gemm(). Other code also chooses kernels by it, because small_gemm()
+/// includes the norm before a GEMM and the SwiGLU, bias or residual after it.
 inline constexpr int64_t kFewTokens = 16;
 
 }  // namespace nanovllm::cuda

@@ -27,7 +27,7 @@ __device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-/// Arrives, and keeps the phase open until bulk copies have delivered `bytes`.
+/// Arrives at the barrier, and keeps its phase open until bulk copies have delivered `bytes`.
 __device__ __forceinline__ void barrier_arrive_expect(uint32_t barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                : "memory");
@@ -85,8 +85,8 @@ __device__ __forceinline__ void box_copy(uint32_t to, const CUtensorMap& map, in
       "l"(&map), "r"(x), "r"(y), "r"(barrier)
       : "memory");
 }
-/// The same into every thread block of the cluster whose bit is in `mask`, at the same address;
-/// each one's barrier gets the report.
+/// Copies a box as box_copy() does, into every thread block of the cluster whose bit is in `mask`,
+/// at the same address. The barrier in each of them gets a report.
 __device__ __forceinline__ void box_copy_multicast(uint32_t to, const CUtensorMap& map, int x,
                                                    int y, uint32_t barrier, int mask) {
   asm volatile(
@@ -167,8 +167,9 @@ __device__ __forceinline__ void cluster_wait() {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-/// A barrier of the cluster that does not make writes visible, except of barriers after
-/// fence_barrier_init(). cluster_arrive() would wait for all memory traffic of the thread.
+/// A barrier of the cluster that makes only the initialisation of mbarriers visible, after
+/// fence_barrier_init(), and no other writes. So it need not wait for all memory traffic of the
+/// thread, as cluster_arrive() does.
 __device__ __forceinline__ void cluster_sync_relaxed() {
   asm volatile("barrier.cluster.arrive.relaxed;\nbarrier.cluster.wait;" ::: "memory");
 }
@@ -176,7 +177,7 @@ __device__ __forceinline__ void cluster_sync_relaxed() {
 __device__ __forceinline__ void cluster_arrive_relaxed() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
-/// The same where not all lanes of a warp may be together.
+/// cluster_arrive_relaxed() for places where the lanes of a warp may have diverged.
 __device__ __forceinline__ void cluster_arrive_alone() {
   asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
 }
@@ -191,7 +192,7 @@ __device__ __forceinline__ uint32_t remote_address(uint32_t address, int rank) {
   return there;
 }
 /// Writes to the variable `at` in the shared memory of thread block `rank` of the cluster, without
-/// waiting for anything: the barrier at `barrier` in that thread block gets a report of the bytes.
+/// waiting for anything. The barrier at `barrier` in that thread block gets a report of the bytes.
 __device__ __forceinline__ void remote_store_async(unsigned long long* at, int rank,
                                                    unsigned long long value, uint32_t barrier) {
   asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.u64 [%0], %1, [%2];" ::"r"(
@@ -207,7 +208,8 @@ __device__ __forceinline__ void remote_store_async(ulonglong2* at, int rank, ulo
       "l"(value.x), "l"(value.y), "r"(remote_address(barrier, rank))
       : "memory");
 }
-/// Adds to the variable there. Returns the value before.
+/// Adds to the variable `at` in the shared memory of thread block `rank` of the cluster, and
+/// returns its value before the addition.
 __device__ __forceinline__ int remote_add(int* at, int rank, int value) {
   int before;
   asm volatile("atom.relaxed.cluster.shared::cluster.add.s32 %0, [%1], %2;"
@@ -220,7 +222,8 @@ __device__ __forceinline__ int remote_add(int* at, int rank, int value) {
 __device__ __forceinline__ void remote_barrier_arrive(uint32_t remote) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(remote) : "memory");
 }
-/// Copies shared memory of this thread block to another's and reports to that one's barrier.
+/// Copies shared memory of this thread block to that of another one, and reports to a barrier
+/// there.
 __device__ __forceinline__ void remote_bulk_copy(uint32_t remote, uint32_t from, uint32_t bytes,
                                                  uint32_t remote_barrier) {
   asm volatile(

@@ -4,17 +4,18 @@
 
 // The matrix instructions of a warp that Ampere and all later GPUs have. Fragments are those of the
 // PTX ISA: of an operand a and of c, lane l holds rows l / 4 (and + 8) and columns 2 (l % 4) and
-// 2 (l % 4) + 1 (and + 8); of b the same with rows and columns exchanged.
+// 2 (l % 4) + 1 (and + 8); for b, exchange rows and columns.
 namespace nanovllm::cuda {
 
-/// Four 8x8 matrices of 16-bit elements; lane l gives the address of row l % 8 of matrix l / 8.
+/// Loads four 8x8 matrices of 16-bit elements from shared memory. Lane l gives the address of row
+/// l % 8 of matrix l / 8.
 __device__ inline void ldmatrix_x4(uint32_t (&r)[4], uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                : "r"(address)
                : "memory");
 }
-/// The same, each matrix transposed.
+/// ldmatrix_x4() with each matrix transposed.
 __device__ inline void ldmatrix_x4_trans(uint32_t (&r)[4], uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])

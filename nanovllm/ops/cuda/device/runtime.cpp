@@ -46,14 +46,14 @@ struct ContextFunctions {
 
 CUcontext primary_context(int device) {
   CUcontext context = nullptr;
-  // Never released: the runtime library keeps it until the process ends too.
+  // The context is never released, because the runtime library keeps it until the process ends too.
   if (ContextFunctions::get().retain(&context, device) != CUDA_SUCCESS)
     throw std::runtime_error(fmt::format("GPU {} has no context left for this process", device));
   return context;
 }
 
-// It throws nothing, because destructors may run after the driver has been shut down. If it fails,
-// the next call of CUDA fails as well.
+// The constructor throws nothing, because destructors that use a ContextScope may run after the
+// driver has been shut down. If it fails, the next call of CUDA fails as well.
 ContextScope::ContextScope(CUcontext context) {
   const ContextFunctions& driver = ContextFunctions::get();
   CUcontext before = nullptr;

@@ -7,13 +7,15 @@
 #include <cstdint>
 #include <source_location>
 
-// The folder device/ holds what all kernels and the backend share and what is not about models.
-// Read this file first: errors, contexts and launches for host code. Then device.cuh: what
-// device code needs on every GPU; mma.cuh: matrix instructions of a warp; hopper.cuh, wgmma.cuh and
-// tensor_map.cuh: Hopper's; libraries.h: NVIDIA's libraries, opened at run time.
+// The folder device/ has the code that all kernels and the backend share and that knows no models.
+// Read this file first: errors, contexts and launches for host code. Then device.cuh: functions for
+// device code on every GPU; mma.cuh: matrix instructions of a warp; hopper.cuh, wgmma.cuh and
+// tensor_map.cuh: instructions that only Hopper has; libraries.h: NVIDIA's libraries, opened at run
+// time.
 namespace nanovllm::cuda {
 
-/// Throws std::runtime_error with CUDA's message, what was tried and the place in the source.
+/// Throws std::runtime_error if `error` is one, with CUDA's message, what was tried and the place
+/// in the source.
 void cuda_check(cudaError_t error, const char* what,
                 std::source_location where = std::source_location::current());
 
@@ -21,8 +23,8 @@ void cuda_check(cudaError_t error, const char* what,
 void check_args(bool ok, const char* what,
                 std::source_location where = std::source_location::current());
 
-/// A function of a library that is opened at run time. It converts to the type that it is assigned
-/// to.
+/// The address of a function of a library that is opened at run time. It converts to the pointer
+/// type that it is assigned to.
 struct Symbol {
   void* address;
   template <class Function>
@@ -37,8 +39,8 @@ Symbol driver_function(const char* name, unsigned version);
 /// A GPU's primary context, the one that the runtime API works in.
 CUcontext primary_context(int device);
 
-/// Makes this context current for the calling thread, and the previous one again at the end: which
-/// GPU is current is the choice of the engine's caller, who may change it between two calls. A
+/// Makes this context current for the calling thread, and restores the previous one at the end,
+/// because the engine's caller decides which GPU is current and may change it between two calls. A
 /// thread that had no context keeps this one.
 class ContextScope {
  public:
@@ -47,7 +49,7 @@ class ContextScope {
   ContextScope(const ContextScope&) = delete;
 
  private:
-  CUcontext before_ = nullptr;  // null: nothing to put back
+  CUcontext before_ = nullptr;  // null: there is nothing to restore
 };
 
 /// Whether kernels of several processes may run on a GPU at the same time (MPS).
@@ -74,7 +76,7 @@ struct Launch {
   bool overlaps = false;  ///< the device has programmatic dependent launch (9.0 and later)
   int num_sms = 1;
   int64_t shared_bytes = kLeastSharedBytes;  ///< shared memory that a thread block can have
-  int most_in_cluster = 8;  ///< thread blocks; some GPUs allow more than all of them do
+  int most_in_cluster = 8;  ///< most thread blocks of a cluster; every Hopper GPU allows 8
 };
 
 }  // namespace nanovllm::cuda

@@ -4,11 +4,11 @@
 
 namespace nanovllm::cuda {
 
-/// A row of a box: as many bfloat16 as the 128 bytes of the swizzle hold.
+/// The columns of a row of a box: as many bfloat16 as the 128 bytes of the swizzle hold.
 inline constexpr int kBoxColumns = 64, kBoxRowBytes = kBoxColumns * 2;
 
-/// A row-major matrix for TMA copies of boxes. row_bytes is from one row to the next; it and the
-/// address are multiples of 16.
+/// A row-major matrix for TMA copies of boxes. Rows begin row_bytes apart; this and the address are
+/// multiples of 16.
 struct BoxedMatrix {
   const void* data;
   CUtensorMapDataType type;
@@ -45,7 +45,8 @@ inline CUtensorMap tensor_map(const void* data, int64_t rows, int64_t k, int box
                      .box_columns = kBoxColumns,
                      .swizzle = CU_TENSOR_MAP_SWIZZLE_128B});
 }
-/// The same for a matrix of bytes and boxes [box_rows, kBoxRowBytes].
+/// The descriptor of a matrix of bytes [rows, k], whose rows begin row_bytes apart, for TMA copies
+/// of boxes [box_rows, kBoxRowBytes] with the 128-byte swizzle.
 inline CUtensorMap byte_tensor_map(const void* data, int64_t rows, int64_t k, int64_t row_bytes,
                                    int box_rows) {
   return tensor_map({.data = data,

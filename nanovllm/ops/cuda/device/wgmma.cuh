@@ -3,10 +3,11 @@
 // wgmma: one warpgroup multiplies A [64, 16] with B [16, N] into float accumulators; N is 32, 48,
 // 64, 80, 96, 112, 128, 160, 192, 224 or 256. A comes from shared memory or from registers, B from
 // shared memory. T is __nv_bfloat16 or __half; or __nv_fp8_e4m3, and then A is [64, 32] and comes
-// from shared memory. Thread t of the warpgroup holds of D, for column pair j = 0 .. N/8-1:
+// from shared memory. For each j = 0 .. N/8-1 thread t of the warpgroup holds of the result D
 //   d[4j], d[4j+1]    row 16*(t/32) + (t%32)/4,     columns 8j + 2*(t%4) and + 1
 //   d[4j+2], d[4j+3]  the same columns, 8 rows below
-// and of A from registers the same for columns 0..7 (a[0], a[1]: upper, lower row) and 8..15.
+// If A is in registers, the thread holds of A the elements at these rows and columns for j = 0
+// (a[0] is the upper row, a[1] the lower row) and for j = 1 (a[2] and a[3]).
 // Source: PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions".
 
 #include <cuda_fp8.h>
@@ -29,7 +30,8 @@ __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
-/// Pins registers to this place: the compiler may move no computation of or with them across it.
+/// Pins registers to this place: the compiler may move nothing that computes or uses them across
+/// it.
 template <int kCount>
 __device__ __forceinline__ void pin(float (&values)[kCount]) {
 #pragma unroll
@@ -52,14 +54,15 @@ __device__ __forceinline__ uint64_t tile_descriptor(uint32_t address, uint32_t s
          (static_cast<uint64_t>(leading >> 4) << 16) | ((address & 0x3ffff) >> 4);
 }
 
-/// The descriptor of the matrix that begins `bytes` after this one's. Only the lower word differs.
+/// The descriptor of the matrix that begins `bytes` behind that of `descriptor`. Only the lower
+/// word differs.
 __device__ __forceinline__ uint64_t descriptor_at(uint64_t descriptor, uint32_t bytes) {
   return (descriptor & 0xffffffff00000000) |
          static_cast<uint32_t>(static_cast<uint32_t>(descriptor) + (bytes >> 4));
 }
 
 /// D += A B (accumulate = 0: D = A B). ss: A and B from shared memory, both K-major. rs: A from
-/// registers, B from shared memory and MN-major. rs_k_major: the same with a K-major B.
+/// registers, B from shared memory and MN-major. rs_k_major: A from registers, B K-major.
 template <class T, int N>
 struct Wgmma;
 

@@ -5,13 +5,14 @@
 #include "nanovllm/ops/cuda/elementwise/row_ops.cuh"
 
 // Kernels that pass once over rows in global memory: gather, RMSNorm, bias, SwiGLU, conversion, and
-// copies of cache blocks. Bandwidth bounds all of them, so a thread moves 16 bytes at a time if
-// rows are multiples of 16 bytes.
+// copies of cache blocks. Memory bandwidth bounds all of them with many rows, and the latency of
+// their loads with few. So most move 16 bytes a thread at a time if rows are multiples of 16 bytes.
 namespace nanovllm::cuda {
 namespace {
 
 // -- kernels
 
+/// Every thread waits until the clock of its multiprocessor has advanced by num_cycles.
 __global__ void spin_kernel(int64_t num_cycles) {
   launch_dependents();
   wait_for_previous_kernel();
@@ -19,6 +20,7 @@ __global__ void spin_kernel(int64_t num_cycles) {
   while (clock64() - begin < num_cycles) continue;
 }
 
+/// All threads of the grid together read `count` units of 16 bytes, bound by memory bandwidth.
 __global__ void read_kernel(const uint4* from, int64_t count) {
   begin_kernel();
   uint32_t bits = 0;
@@ -30,7 +32,8 @@ __global__ void read_kernel(const uint4* from, int64_t count) {
   if (bits == 1) __nanosleep(1);  // so that the compiler keeps the loads
 }
 
-/// A thread block copies one row. A Unit is 16 bytes, or 2 where rows are no multiple of 16 bytes.
+/// out[i] = table[rows[i] - first], or zeros if the table has no such row. A thread block copies
+/// one row. A Unit is 16 bytes, or 2 where rows are no multiple of 16 bytes.
 template <class Unit>
 __global__ void gather_kernel(Unit* out, const Unit* table, const int32_t* rows, int64_t width,
                               int64_t first, int64_t num_rows) {
@@ -41,8 +44,8 @@ __global__ void gather_kernel(Unit* out, const Unit* table, const int32_t* rows,
     out[blockIdx.x * width + i] = exists ? table[row * width + i] : Unit{};
 }
 
-/// RMSNorm of few rows, which is bound by latency. A warp, or with kBlockRows a thread block,
-/// computes a row; a thread has up to kVectors vectors of N elements of it.
+/// out = x / rms(x) * weight for few rows, which is bound by latency. A warp, or with kBlockRows a
+/// thread block, computes a row; a thread has up to kVectors vectors of N elements of it.
 template <class T, int N, int kVectors, bool kBlockRows>
 __global__ void __launch_bounds__(kBlockRows ? 1024 : 256)
     rms_norm_few_kernel(T* out, const T* in, const float* weight, int width, float eps,
@@ -80,9 +83,9 @@ constexpr int kMostNormThreads = 512;
 template <int kVectors>
 constexpr int kNormThreads = kVectors <= 2 ? 1024 : 512;
 
-/// RMSNorm of many rows. A thread block takes row after row, and loads its next row before it
-/// computes one. A thread keeps up to kVectors vectors of N elements of both rows in registers, and
-/// the weights of its columns.
+/// out = x / rms(x) * weight for many rows, which is bound by memory bandwidth. A thread block
+/// takes row after row, and loads its next row before it computes one. A thread keeps up to
+/// kVectors vectors of N elements of both rows in registers, and the weights of its columns.
 template <class T, int N, int kVectors>
 __global__ void __launch_bounds__(kMostNormThreads, kNormThreads<kVectors> / kMostNormThreads)
     rms_norm_kernel(T* out, const T* in, const float* weight, int width, float eps, int num_rows) {
@@ -120,14 +123,15 @@ __global__ void __launch_bounds__(kMostNormThreads, kNormThreads<kVectors> / kMo
   }
 }
 
-/// The columns of a token's q, k and v, and the weights of the norms of q and of k.
+/// The numbers of columns of a token's q, k and v, and the weights of the norms over all heads of q
+/// and over all heads of k.
 struct WholeNormRow {
   const float *q_weight, *k_weight, *k_counted;
   int q_size, kv_size;
   float q_columns, k_columns, eps;
 };
 
-/// A thread block sums the squares of one token's q and k.
+/// squares[t] = (sum of q[t]^2, sum of k[t]^2). A thread block computes one token.
 template <class T>
 __global__ void sum_squares_kernel(float4* squares, const T* qkv, const WholeNormRow norms) {
   begin_kernel();
@@ -144,7 +148,8 @@ __global__ void sum_squares_kernel(float4* squares, const T* qkv, const WholeNor
   if (threadIdx.x == 0) squares[blockIdx.x] = make_float4(of_q, of_k, 0, 0);
 }
 
-/// A thread block scales one token's q and k.
+/// q and k become q / rms(q) * weight and k / rms(k) * weight, where each rms is that of all
+/// columns of the token, from `squares`. A thread block computes one token.
 template <class T>
 __global__ void scale_by_squares_kernel(T* qkv, const float4* squares, const WholeNormRow norms) {
   begin_kernel();
@@ -159,7 +164,8 @@ __global__ void scale_by_squares_kernel(T* qkv, const float4* squares, const Who
   }
 }
 
-/// A thread block for each row of x; y's rows are y_stride apart, 0 where all are the same.
+/// x += y. A thread block computes one row of x. The rows of y are y_stride apart; with 0 one row
+/// of y is added to every row.
 template <class T, class Y>
 __global__ void add_kernel(T* x, const Y* y, int width, int64_t y_stride) {
   begin_kernel();
@@ -169,6 +175,8 @@ __global__ void add_kernel(T* x, const Y* y, int width, int64_t y_stride) {
     x[i] = from_float<T>(to_float(x[i]) + to_float(y[i]));
 }
 
+/// out = x converted to another float type. Each thread converts one element, then strides over the
+/// grid.
 template <class To, class From>
 __global__ void convert_kernel(To* out, const From* x, int64_t count) {
   begin_kernel();
@@ -177,7 +185,8 @@ __global__ void convert_kernel(To* out, const From* x, int64_t count) {
     out[i] = from_float<To>(to_float(x[i]));
 }
 
-/// Grid: (parts of a row, rows). A thread computes N neighbours of each of its rows.
+/// out = silu(gate) * up for the two halves of each row of gate_up. The grid is (parts of a row,
+/// rows), and a thread computes N neighbours of each of its rows.
 template <class T, int N>
 __global__ void silu_mul_kernel(T* out, const T* gate_up, int width, int num_rows) {
   begin_kernel();
@@ -193,7 +202,8 @@ __global__ void silu_mul_kernel(T* out, const T* gate_up, int width, int num_row
   }
 }
 
-/// Grid: (copies, 2 * layers). The unit of stride and width is 16 bytes.
+/// Copies blocks of the KV cache. The grid is (copies, 2 * layers): a thread block copies K or V of
+/// one block in one layer. The unit of stride and width is 16 bytes.
 __global__ void copy_blocks_kernel(uint4* pool, const BlockCopy* copies, int64_t pool_stride,
                                    int64_t width) {
   begin_kernel();

@@ -4,11 +4,13 @@
 
 namespace nanovllm::cuda {
 
-/// Columns of a quantized weight that its kernels process together. Rows are padded to a multiple.
+/// Columns of a quantized weight that its kernels process together (a chunk). Rows are padded to a
+/// multiple of it.
 inline constexpr int kQuantizedChunk = 128;
 
-/// x [T, k] as E4M3 values [T, row_bytes] times scales: one for each row, or one for each
-/// kQuantizedChunk columns of it, [chunks, scale_stride]. cuBLASLt needs a stride of T.
+/// x [T, k] as E4M3 values [T, row_bytes] times scales. There is a scale for each row, or, if
+/// has_chunks, for each kQuantizedChunk columns of a row, [chunks, scale_stride]. cuBLASLt needs a
+/// stride of T.
 struct QuantizedActivations {
   void* values = nullptr;
   float* scales = nullptr;

@@ -34,14 +34,14 @@ __device__ inline Vec<T, N> normed(const Vec<T, N>& x, float factor, const Vec<f
 __device__ inline float swiglu(float gate, float up) {
   return __fdividef(gate, __expf(-gate) + 1) * up;
 }
-/// The same for the sums of a GEMM, which are rounded to T first.
+/// SwiGLU of the sums of a GEMM, which are rounded to T first.
 template <class T>
 __device__ inline T swiglu_of_sums(float gate, float up) {
   return from_float<T>(swiglu(to_float(from_float<T>(gate)), to_float(from_float<T>(up))));
 }
-/// The same for two neighbours in bfloat16 with one reciprocal, 1 / (a b) for a = 1 + e^-g and
-/// b = 1 + e^-h, because the special function unit bounds the kernels that call this. So the last
-/// bit of an output may differ from swiglu_of_sums().
+/// SwiGLU of two neighbours in bfloat16 with one reciprocal, 1 / (a b) for a = 1 + e^-g and
+/// b = 1 + e^-h of the gates g and h, because the special function unit bounds the kernels that
+/// call this. So the last bit of an output may differ from swiglu_of_sums().
 __device__ __forceinline__ uint32_t swiglu_pair(const float* gate, const float* up) {
   constexpr float kMaxExponent = 60;  // so that a * b is finite
   const uint32_t g = pack<Bf16>(gate[0], gate[1]), u = pack<Bf16>(up[0], up[1]);
@@ -74,8 +74,8 @@ struct HeadPart {
     }
     return sum;
   }
-  /// u' = u cos - v sin, v' = v cos + u sin, where u and v are low and high, with a norm times
-  /// factor * weight; rounded once.
+  /// u' = u cos - v sin, v' = v cos + u sin, where u and v are low and high, times factor * weight
+  /// if there is a norm. Rounds once.
   __device__ void norm_and_rotate(bool has_norm, float factor, const Vec<float, N>& weight_low,
                                   const Vec<float, N>& weight_high, const Vec<float, N>& cos,
                                   const Vec<float, N>& sin) {

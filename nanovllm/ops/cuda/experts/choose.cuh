@@ -10,12 +10,14 @@ struct Choice {
   int expert = 0;
   float weight = 0;
 };
-/// What is compared of a logit that exists; 0 is less.
+/// A number that has the order of logits, NaN being the smallest. It is above 0, which stands for
+/// a logit that does not exist or has been chosen.
 __device__ inline uint32_t choice_order(float logit) { return isnan(logit) ? 1 : ordered(logit); }
 
-/// The top_k largest of `num_experts` logits; of equal ones, the lower number. NaN is the smallest.
-/// Their weights are those of a softmax over all experts, divided by the sum of the chosen ones if
-/// `normalizes`. A lane has kPerLane neighbouring logits, and kPerLane * 32 are enough for all.
+/// Chooses, in a warp, the top_k largest of `num_experts` logits; among equal ones, those with the
+/// lower numbers. NaN is the smallest. The weights are those of a softmax over all experts, divided
+/// by the sum of the chosen ones if `normalizes`. A lane has kPerLane neighbouring logits, and
+/// kPerLane * 32 are enough for all.
 template <int kPerLane>
 __device__ inline Choice choose(const float* logits, int num_experts, int top_k, bool normalizes) {
   const int lane = threadIdx.x % 32;
@@ -35,7 +37,7 @@ __device__ inline Choice choose(const float* logits, int num_experts, int top_k,
       if (lane * kPerLane + j < num_experts) sum += expf(x[j] - most);
     sum = warp_sum(sum);
   }
-  uint32_t order[kPerLane];  // 0: has been chosen, or does not exist
+  uint32_t order[kPerLane];  // 0: the expert has been chosen, or does not exist
 #pragma unroll
   for (int j = 0; j < kPerLane; ++j)
     order[j] = lane * kPerLane + j >= num_experts ? 0 : choice_order(x[j]);

@@ -2,12 +2,18 @@
 
 #include "nanovllm/ops/cuda/experts/choose.cuh"
 
+// The parts of a mixture of experts around its grouped GEMMs: choosing the experts of each token
+// from the router's logits, copying each token's row to the rows of its experts, and adding up the
+// experts' results. Memory bandwidth bounds the copies and the sums of many tokens, latency the
+// choice and few tokens.
 namespace nanovllm::cuda {
 namespace {
 
-constexpr int kWarps = 8;  // of a thread block
+constexpr int kWarps = 8;  // warps of a thread block
 
-/// A warp chooses the experts of a token.
+/// Chooses the top_k experts of each token; a warp has a token. The atomic addition to an expert's
+/// count gives each choice its row among those of the expert. That order may differ from run to
+/// run, but no result depends on it.
 template <int kPerLane>
 __global__ void __launch_bounds__(kWarps * 32)
     choose_kernel(ExpertChoices c, const float* logits, bool normalizes) {
@@ -24,8 +30,8 @@ __global__ void __launch_bounds__(kWarps * 32)
   c.places[at] = atomicAdd(&c.counts[choice.expert], 1);
 }
 
-/// The first row and the first tile of each expert, in shared memory: every thread block computes
-/// all of them.
+/// The first row and the first tile of each expert, in shared memory, since every thread block
+/// computes all of them.
 struct ExpertRows {
   int row[kMaxExperts + 1], tile[kMaxExperts + 1];
 
@@ -70,7 +76,9 @@ __device__ inline void copy_row(const ExpertChoices& c, const int* places, Unit*
   }
 }
 
-/// A thread block for each token. A Unit is 16 bytes, or 2 where rows are no multiple of them.
+/// rows[place of each choice of token t] = x[t]. A thread block copies the row of one token to all
+/// of its places, and the first one also writes the tiles. A Unit is 16 bytes, or 2 where rows are
+/// no multiple of 16 bytes.
 template <class Unit>
 __global__ void __launch_bounds__(256)
     sort_kernel(ExpertChoices c, Unit* rows, const Unit* x, int width) {
@@ -88,7 +96,8 @@ __global__ void __launch_bounds__(256)
   copy_row(c, places, rows, x, token, width);
 }
 
-/// Grid: (tokens, parts of a row). A thread adds N neighbouring columns.
+/// out[t] = the sum over the choices of token t of weight * rows[place], plus the old out[t] in the
+/// rows `added`. The grid is (tokens, parts of a row), and a thread adds N neighbouring columns.
 template <class T, int N>
 __global__ void __launch_bounds__(256)
     add_kernel(ExpertChoices c, T* out, const T* rows, int width, Range added) {

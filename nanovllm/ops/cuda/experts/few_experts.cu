@@ -1,11 +1,13 @@
 #include "nanovllm/ops/cuda/experts/few_experts.cuh"
 
-// A mixture of experts for few tokens, in three kernels. They are bound by reading the weights of
-// the chosen experts once and by the latency from one kernel to the next:
-//   logits    the norm and the router's logits, a warp for each expert
-//   gate_up   both matrices of each chosen expert, and SwiGLU
-//   down      the second matrix of each chosen expert; a thread block has columns of the output, so
-//             it can add up the experts itself
+//   out = the sum over the chosen experts e of weight[e] * down[e] swiglu(gate_up[e] rms_norm(x)),
+// a mixture of experts for few tokens, in three kernels. They are bound by memory bandwidth, since
+// the weights of the chosen experts are read once, and by the latency from one kernel to the next:
+//   logits    the norm and the router's logits; a warp has an expert
+//   gate_up   the gates and ups of each chosen expert, and SwiGLU; a thread block has columns of
+//   act down      the last matrix of each chosen expert; a thread block has columns of the output,
+//   so it
+//             can add up the experts itself
 // Nothing is sorted and no row is copied: every thread block of the last two kernels chooses the
 // experts of all tokens itself. down does this, and loads weights, before gate_up has ended,
 // because the logits are older than gate_up.
@@ -13,7 +15,7 @@
 // The GEMMs are in few_experts.cuh. Quantized experts are compiled in few_quantized_experts.cu.
 namespace nanovllm::cuda {
 
-/// In few_quantized_experts.cu.
+/// These two functions are in few_quantized_experts.cu.
 int64_t few_quantized_shared_bytes(const FewExperts& args);
 void run_few_quantized_gemms(Launch where, const FewExpertsParams& p, DType dtype);
 
@@ -25,8 +27,9 @@ constexpr int kMaxHidden = 4096;  // a warp has a row of the router in registers
 
 constexpr int kLogitsWarps = 4, kLogitsThreads = kLogitsWarps * 32;
 
-/// Grid: (experts / kLogitsWarps, tokens). Every warp norms the token itself. It has its row of the
-/// router, and the thread block has the weights of the norm, before the previous kernel has ended.
+/// logits[t, e] = rms_norm(x[t]) . router[e]. The grid is (experts / kLogitsWarps, tokens). A warp
+/// computes one logit and norms the token itself. It loads its row of the router, and the thread
+/// block the weights of the norm, before the previous kernel has ended. Latency bounds it.
 template <class T, int kVectors>
 __global__ void __launch_bounds__(kLogitsThreads) few_logits_kernel(const FewExpertsParams p) {
   constexpr int kN = kPer16Bytes<T>;

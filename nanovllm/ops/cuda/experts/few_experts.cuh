@@ -12,31 +12,31 @@
 // QuantizedWeight with only `values`, `n` and `k`. The rows of all experts follow each other.
 namespace nanovllm::cuda {
 
-constexpr int kMaxChoices = 64;  // of all tokens
+constexpr int kMaxChoices = 64;  // the most choices of all tokens together
 
-/// What the three kernels get.
+/// The arguments of the three kernels.
 struct FewExpertsParams {
   const void *x, *router;         // [T, hidden]; [num_experts, hidden]
   const float* norm;              // [hidden] or null: x is the normed x already
-  QuantizedWeight gate_up, down;  // of each expert [2 n, hidden] and [hidden, n]
+  QuantizedWeight gate_up, down;  // for each expert [2 n, hidden] and [hidden, n]
   void* normed;                   // [T, hidden]
   float* logits;                  // [T, num_experts]
   const int32_t* context_lens;    // [T] or null: a token where it is 0 chooses no expert
   void* act;                      // [T * top_k, n]
   void* out;                      // [T, hidden]
-  int first_added, last_added;    // to these rows of out the sum is added
+  int first_added, last_added;    // the rows of out to whose old values the sum is added
   int num_tokens, num_experts, top_k, hidden, n;
   float eps;
   bool normalizes;
-  Peers peers;  // several: the sum is sent to them
+  Peers peers;  // if there are several, the sum is sent to them
 };
 
 // -- the chosen experts
 
-/// In shared memory: every thread block finds them itself.
+/// The chosen experts, in shared memory, since every thread block finds them itself.
 struct ChosenExperts {
-  // The different experts, in the order in which tokens chose them first; for each of them and each
-  // token the weight, and the row of act. They are 0 and -1 if the token did not choose the expert.
+  // The different experts, in the order in which tokens chose them first. For each of them and each
+  // token there are the weight and the row of act, or 0 and -1 if the token did not choose it.
   alignas(16) float weights[kMaxChoices][kMaxTokens];
   int8_t rows[kMaxChoices][kMaxTokens];
   int experts[kMaxChoices];
@@ -44,10 +44,10 @@ struct ChosenExperts {
   // All choices in the order of the tokens.
   int expert_of[kMaxChoices], index_of[kMaxChoices];
   float weight_of[kMaxChoices];
-  int first_choice[kMaxExperts];  // of an expert
-  // Of one token.
+  int first_choice[kMaxExperts];  // the first choice of an expert
+  // If there is only one token, its logits and their choice_order().
   float logits[kMaxExperts];
-  alignas(16) uint32_t order[kMaxExperts];  // choice_order() of them
+  alignas(16) uint32_t order[kMaxExperts];
 
   __device__ void clear() {
     for (int i = threadIdx.x; i < kMaxExperts; i += kFewThreads) first_choice[i] = kMaxChoices;
@@ -55,7 +55,8 @@ struct ChosenExperts {
       rows[i / kMaxTokens][i % kMaxTokens] = -1, weights[i / kMaxTokens][i % kMaxTokens] = 0;
     __syncthreads();
   }
-  /// After clear(), when the logits are there. For one token, its weights only if `weighs`.
+  /// Finds the chosen experts, after clear() and when the logits have been written. For one token
+  /// it computes the weights only if `weighs`.
   template <int kPerLane>
   __device__ void find(const FewExpertsParams& p, bool weighs) {
     if (p.num_tokens == 1) find_of_one<kPerLane>(p, weighs);
@@ -73,13 +74,13 @@ struct ChosenExperts {
       order[i] = i < p.num_experts ? choice_order(logits[i]) : 0;
     }
     __syncthreads();
-    // Two neighbouring threads compare one expert with all others. Behind the last one the order is
-    // 0, which is never better.
+    // Two neighbouring threads compare one expert with all others. Behind the last expert the order
+    // is 0, which is never better.
     const int half = threadIdx.x % 2;
     for (int base = 0; base < p.num_experts; base += kFewThreads / 2) {
       const int expert = base + static_cast<int>(threadIdx.x) / 2;
       const uint32_t mine = expert < p.num_experts ? order[expert] : 0;
-      int better = 0;  // of equal ones, the lower number
+      int better = 0;  // how many are better; of two equal ones, the lower number is
 #pragma unroll
       for (int i = half * 4; i < kMost; i += 8) {
         const auto others = load<4>(order + i);
@@ -151,11 +152,11 @@ struct ChosenExperts {
 // -- GEMMs
 
 /// Stages of a warp's ring, tiles of 8 columns of act in a thread block at a time, and thread
-/// blocks of gate_up on a multiprocessor. With one token there are few tiles to divide, and the
-/// thread blocks of down have to have room beside small rings, since they begin at the same time.
-/// Two of gate_up would compete with each other and with them, so that some would end late, but
-/// int4 needs two to have enough bytes in flight. With more tokens, large rings are faster. Four
-/// bits make tiles small, so that adding up the sums of the warps would take as long as
+/// blocks of gate_up on a multiprocessor. With one token the rings are small, so that a thread
+/// block of down has room beside one of gate_up, since they begin at the same time. Two of gate_up
+/// would compete with each other and with down, so that some would end late, but int4 needs two to
+/// have enough bytes in flight. With more tokens, large rings are faster, and int4 has two tiles:
+/// the four bits make a tile so small that adding up the sums of the warps would take as long as
 /// multiplying.
 template <class Format>
 struct FewSizes {
@@ -167,20 +168,24 @@ struct FewSizes {
   }
 };
 
-/// The dynamic shared memory of the GEMMs.
+/// The dynamic shared memory of the kernel of gate and up.
 template <class Format>
 int64_t few_gate_up_bytes(int64_t num_tokens, int64_t hidden) {
   const auto size = FewSizes<Format>::of(num_tokens);
   return int64_t{kFewWarps} * size.stages * size.tiles * kTilesBytes<Format, 1> +
          num_tokens * few_x_pitch<Format>(static_cast<int>(hidden));
 }
+/// The dynamic shared memory of the kernel of down.
 template <class Format>
 int64_t few_down_bytes(int64_t num_tokens) {
   return int64_t{kFewWarps} * FewSizes<Format>::of(num_tokens).stages *
          (kTilesBytes<Format, 1> + num_tokens * Format::kChunk * 2);
 }
 
-/// SwiGLU of the chosen experts; an item belongs to one of them.
+/// act [T * top_k, n] = silu(x g^T) * x u^T for each choice of a token and the matrices g, u of its
+/// expert. Memory bandwidth bounds it: the weights of each chosen expert are read once. An item is
+/// kTiles tiles of 8 columns of one expert, for all tokens that chose it; a thread block takes
+/// every gridDim.x-th item, and its warps divide k (swiglu_items.cuh).
 template <class Format, int kPerLane, int kStages, int kTiles>
 __global__ void __launch_bounds__(kFewThreads, 2) few_gate_up_kernel(const FewExpertsParams p) {
   using T = typename Format::T;
@@ -226,8 +231,11 @@ struct Position {
   }
 };
 
-/// A thread block has 16 columns of out. Its warps divide the chunks of k of all chosen experts.
-/// The 16-byte pieces of a token's x are stored at their number ^ token.
+/// out [T, hidden] (+)= the sum over a token's experts of weight * act d^T, for the matrix d of
+/// each expert. Memory bandwidth bounds it: the weights of each chosen expert are read once. A
+/// thread block has 16 columns of out for all tokens, and its warps divide the chunks of k of all
+/// chosen experts. The 16-byte pieces of a token's x, its row of act, are stored at their number ^
+/// token.
 template <class Format, int kPerLane, int kStages>
 __global__ void __launch_bounds__(kFewThreads, 2)
     few_down_kernel(const __grid_constant__ FewExpertsParams p) {
@@ -277,8 +285,9 @@ __global__ void __launch_bounds__(kFewThreads, 2)
 #pragma unroll
   for (int stage = 0; stage < kStages; ++stage) fetch_w(stage);
   commit_async_copies();
-  // As in small_gemm.cuh: the loads of the next kernel must not delay this kernel's x, unless this
-  // kernel loads more weights afterwards. sum_pairs() relies on the wait.
+  // If all weights fit the ring, the next kernel may start, and load its weights, only when the
+  // previous kernel has ended, so that its loads do not delay this kernel's x. sum_pairs() relies
+  // on the wait.
   const bool sends = p.peers.world > 1;
   const bool is_long = chosen.count * num_chunks > kStages * kFewWarps && !sends;
   if (is_long) launch_dependents();
@@ -311,7 +320,7 @@ __global__ void __launch_bounds__(kFewThreads, 2)
     const auto weight = load<2>(&chosen.weights[at.expert][2 * pair]);
 #pragma unroll
     for (int i = 0; i < 4; ++i) total[0][0][i] += weight.x[i % 2] * acc[0][0][i];
-    __syncwarp();  // all lanes have read them
+    __syncwarp();  // all lanes have read x and the scales, which are overwritten now
     fetch_w(stage);
     fetch_x(stage);
     commit_async_copies();

@@ -1,6 +1,6 @@
 #include "nanovllm/ops/cuda/experts/few_experts.cuh"
 
-// The GEMMs of a mixture of experts for few tokens, with quantized weights.
+// The GEMMs of few_experts.cu for quantized weights, which are compiled apart from the others.
 namespace nanovllm::cuda {
 
 int64_t few_quantized_shared_bytes(const FewExperts& args) {

@@ -13,7 +13,7 @@
 
 namespace nanovllm::cuda {
 
-/// cuBLASLt's functions, opened at run time: the library may be missing where no GPU is used.
+/// cuBLASLt's functions, opened at run time, since the library may be missing where no GPU is used.
 struct CublasLtLibrary;
 
 /// The scales of x and w in E4M3, as cuBLASLt reads them.
@@ -34,14 +34,14 @@ class CublasLt {
   explicit CublasLt(Launch where);
   ~CublasLt();
 
-  /// The most promising choices, as cuBLASLt's heuristic orders its algorithms. Of many tokens,
+  /// The most promising choices, as cuBLASLt's heuristic orders its algorithms. With many tokens,
   /// computing kPieceTokens at a time is a choice too.
   std::vector<GemmChoice> candidates(Tensor out, Tensor x, Tensor w);
-  /// The same if x and w are E4M3; none if the GPU or the library has no such algorithm. T and n
-  /// are multiples of 4.
+  /// The most promising choices if x and w are E4M3; none if the GPU or the library has no
+  /// algorithm for that. T and n are multiples of 4.
   std::vector<GemmChoice> candidates(Tensor out, Tensor x, Tensor w, const E4M3Scales& scales);
-  /// out = x w^T, or out += x w^T if `adds`. If the algorithm does not compute these tensors, which
-  /// can be another T than it was chosen for, cuBLASLt's heuristic replaces it in `choice`.
+  /// out = x w^T, or out += x w^T if `adds`. If the algorithm does not support these tensors, for
+  /// example because it was chosen for another T, cuBLASLt's heuristic replaces it in `choice`.
   void run(GemmChoice& choice, Tensor out, Tensor x, Tensor w, bool adds);
   void run(GemmChoice& choice, Tensor out, Tensor x, Tensor w, const E4M3Scales& scales, bool adds);
   /// The library's version.

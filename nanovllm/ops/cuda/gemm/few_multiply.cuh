@@ -8,21 +8,22 @@
 //
 // A lane copies into shared memory exactly those pieces of w that it will feed to the tensor cores
 // itself, so no other thread waits for them. This is possible because the order of k inside a GEMM
-// is free: a piece is 16 contiguous bytes of one row. Of each chunk of k of a plain weight, lane
+// is free: a piece is 16 contiguous bytes of one row. In each chunk of k of a plain weight, lane
 // 4 q + p takes elements 8 p to 8 p + 7 and 32 + 8 p to 32 + 8 p + 7 of row q of 8, and of token q;
 // weight_formats.cuh has the other formats.
 //
-// A tile is 16 rows of w. Of a chunk of kTiles tiles, a warp's memory has the pieces [tiles, halves
-// of 8 rows, kPieces, lanes], then the words of the scales [groups, tiles, 16 rows].
+// A tile is 16 rows of w. For a chunk of kTiles tiles a warp's memory holds the pieces [tiles,
+// halves of 8 rows, kPieces, lanes], then the words of the scales [groups, tiles, 16 rows]. A group
+// is some neighbouring columns of a row of w that share a scale.
 namespace nanovllm::cuda {
 
-/// Like async_copy16().
+/// Copies 4 bytes into shared memory, as async_copy16() copies 16.
 __device__ __forceinline__ void async_copy4(uint32_t to, const void* from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
 }
 
 inline constexpr int kPieceBytes = 32 * 16;  // 16 bytes for each lane of a warp
-/// Groups of a chunk that have scales of their own.
+/// The number of groups of a chunk that have scales of their own.
 template <class Format>
 inline constexpr int kScaleGroups = !Format::kScaled ? 0
                                     : Format::kFine  ? Format::kGroups
@@ -33,13 +34,13 @@ inline constexpr int kTileValueBytes = 2 * Format::kPieces* kPieceBytes;
 /// one tile. With an odd number of tiles, the last copy has room for a tile that is not there.
 template <int kTiles>
 inline constexpr int kGroupWordBytes = (kTiles + 1) / 2 * 2 * 16 * 4;
-/// A warp's memory for a chunk of kTiles tiles.
+/// The size of a warp's memory for a chunk of kTiles tiles.
 template <class Format, int kTiles>
 inline constexpr int kTilesBytes =
     kTiles* kTileValueBytes<Format> + kScaleGroups<Format>* kGroupWordBytes<kTiles>;
 
-/// A lane's pieces of x for a chunk and 8 tokens. address(token, i) is that of the i-th 16 bytes of
-/// the chunk's part of a token's row.
+/// Loads a lane's pieces of x for a chunk and 8 tokens. address(token, i) is the shared address of
+/// the i-th 16 bytes of the token's row in this chunk.
 template <class Format, class Address>
 __device__ __forceinline__ void load_x(uint4 (&x)[Format::kGroups], const Address& address) {
   const int lane = threadIdx.x % 32, quad = lane / 4, pair = lane % 4;
@@ -55,18 +56,18 @@ __device__ __forceinline__ void load_x(uint4 (&x)[Format::kGroups], const Addres
   }
 }
 
-/// Where a lane copies its pieces and words of kTiles tiles of w from. A weight that is not
-/// quantized has only `values`, `n` and `k`.
+/// The addresses from which a lane copies its pieces and words of kTiles tiles of w. A weight that
+/// is not quantized has only `values`, `n` and `k`.
 template <class Format, int kTiles>
 struct ChunkSource {
-  static constexpr int kBytes = Format::kPieces * 64;  // of a row's chunk
+  static constexpr int kBytes = Format::kPieces * 64;  // bytes of a row in a chunk
   const unsigned char* rows[kTiles][2];
   // Lanes 16 to 31 copy the words of another tile.
   const uint32_t* words[Format::kScaled ? (kTiles + 1) / 2 : 1];
   int left;        // bytes of a row that follow this lane's first ones, if it is not quantized
   int group_step;  // words from a group's scale to the next one's; 0 if scales are of rows
 
-  /// The next chunk is `chunk`. row_of(tile, i): row i of 16.
+  /// Makes `chunk` the next one. row_of(tile, i) is the row of w that is row i of 16 of the tile.
   template <class RowOf>
   __device__ __forceinline__ void begin(const QuantizedWeight& w, int chunk, const RowOf& row_of) {
     const int lane = threadIdx.x % 32, quad = lane / 4, pair = lane % 4;
@@ -90,8 +91,8 @@ struct ChunkSource {
       left = static_cast<int>(row_bytes) - 16 - first;
     }
   }
-  /// Copies a chunk to the warp's memory `to`, and goes `chunks` further. Behind the last column it
-  /// copies the last ones.
+  /// Copies a chunk to the warp's memory `to`, and moves on by `chunks` chunks. Behind the last
+  /// column it copies the last columns again.
   __device__ __forceinline__ void fetch(uint32_t to, int chunks) {
     const int lane = threadIdx.x % 32;
     const uint32_t to_lane = to + lane * 16;
@@ -135,7 +136,7 @@ __device__ __forceinline__ void multiply_chunk(float (&acc)[kTiles][kTokenTiles]
   uint4 pieces[kTiles][2];
   uint32_t scale_words[kTiles][2] = {};
   float part[kTiles][kTokenTiles][4] = {};
-  float x_sums[kTokenTiles][4] = {};  // the sum of a token's elements of a group, in each row
+  float x_sums[kTokenTiles][4] = {};  // the sum of a token's elements in the group, in each row
   // A matrix instruction waits for the last one with the same sums. Tiles take turns; a single tile
   // has two sums. Without scales there is too little to compute for that to matter.
   constexpr bool kHasOdd = kTiles * kTokenTiles == 1 && Format::kScaled;
@@ -170,7 +171,7 @@ __device__ __forceinline__ void multiply_chunk(float (&acc)[kTiles][kTokenTiles]
       for (int t = 0; t < kTokenTiles; ++t) {
         const uint32_t b[2] = {word(x[t][i], j), word(x[t][i], j + 1)};
         if constexpr (Format::kHasOffset) {
-          constexpr uint32_t kOnes = 0x3f803f80;  // of bfloat16
+          constexpr uint32_t kOnes = 0x3f803f80;  // two bfloat16
           mma_16x8x16<T>(kHasOdd && j > 0 ? odd_x_sums : x_sums[t], {kOnes, kOnes, kOnes, kOnes},
                          b[0], b[1]);
         }

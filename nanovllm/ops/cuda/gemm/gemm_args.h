@@ -13,7 +13,7 @@ struct QuantizedActivations;
 struct RopeParams;
 struct Peers;
 
-/// What a GEMM does with its sums before it writes them.
+/// The operation of a GEMM on its sums before it writes them.
 enum class Epilogue {
   kStore,   ///< out [T, n] = x w^T + bias
   kAdd,     ///< out [T, n] += x w^T
@@ -27,19 +27,19 @@ struct GemmArgs {
   const void* w = nullptr;      // [n or 2 n, k]
   const float* norm = nullptr;  // [k] the weight of an RMSNorm of x; or null
   const float* bias = nullptr;  // [n] or null
-  float eps = 0;                // of the norm
+  float eps = 0;                // the norm's epsilon
   int num_tokens = 0, n = 0, k = 0;
   Epilogue epilogue = Epilogue::kStore;
   bool float_out = false;  // out is float32; only tile_gemm() with kStore
-  // For the host:
+  // The following fields are for the host; kernels do not read them.
   const QuantizedWeight* quantized = nullptr;  // instead of w
   bool has_e4m3_x = false;                     // x is quantized too, normed already
   const QuantizedActivations* quantized_x = nullptr;  // then, unless only a choice is made: x
   // If out is its qkv: rope_and_store() follows, and k and v are not written to out. Only
   // swap_ab_gemm().
   const RopeParams* rope = nullptr;
-  // If there are any, out is this rank's addend of an all-reduce, and is sent to these ranks
-  // instead of being written (collectives/pairs.cuh). Only small_gemm() and quantized_small_gemm().
+  // If not null, out is this rank's addend of an all-reduce, which is sent to these ranks instead
+  // of being written (collectives/pairs.cuh). Only small_gemm() and quantized_small_gemm().
   const Peers* peers = nullptr;
 };
 

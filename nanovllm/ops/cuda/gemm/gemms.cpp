@@ -14,7 +14,8 @@ namespace {
 /// How many tile configurations are candidates.
 constexpr size_t kTileCandidates = 3;
 
-/// Choices for one kind of weights do not suit another kind. 0: not quantized.
+/// A number for each kind of weights, since choices for one kind do not suit another kind. 0 means
+/// not quantized.
 int kind_of(const QuantizedWeight* w) {
   return w == nullptr ? 0 : 1 + 2 * static_cast<int>(w->format) + (w->group_shift == 5 ? 1 : 0);
 }

@@ -59,19 +59,19 @@ class Gemms {
   void swiglu(Tensor out, const GemmInput& x, const Weight& w, Tensor gate_up);
   /// out += x w^T; scratch is of out's shape.
   void add(Tensor out, Tensor x, const Weight& w, Tensor scratch);
-  /// The same for a residual without unfinished additions. It may begin the norm `next`.
+  /// residual += x w^T, for a residual without unfinished additions. May begin the norm `next`.
   void add(Residual& residual, Tensor x, const Weight& w, const Norm& next);
-  /// Sends x w^T, plus out if `adds`, to `peers` and returns true, or writes it to out and returns
-  /// false: there are kernels that cannot send.
+  /// Sends x w^T, plus out if `adds`, to `peers` and returns true. If the kernel that computes it
+  /// cannot send, it writes the result to out, and this returns false.
   bool send(const Peers& peers, Tensor out, Tensor x, const Weight& w, Tensor scratch, bool adds);
-  /// store() into rope.qkv, then rope_and_store(); in one kernel where there is one, and then k and
-  /// v are only in the cache.
+  /// store() into rope.qkv, then rope_and_store(). If one kernel computes both, k and v are only
+  /// written to the cache.
   void store_rotated(const GemmInput& x, const Weight& w, Tensor bias, const RopeStoreArgs& rope,
                      const KvCache& kv, const Step& step);
 
-  /// Where the kernel that computes x has to write it quantized too, if the next GEMM is that of x
-  /// and w and quantizes x in chunks: it will not do that itself. Otherwise, and without w, the
-  /// result has no values.
+  /// Says where the kernel that computes x has to write it quantized too, if the next GEMM
+  /// multiplies x by w and needs x quantized in chunks. That GEMM then does not quantize x again.
+  /// In all other cases, and without w, the result has no values.
   QuantizedActivations quantized_input(Tensor x, const Weight* w);
 
   /// Memory that GEMMs of a quantized weight need, before graphs with these are captured.
@@ -96,30 +96,32 @@ class Gemms {
     const QuantizedWeight* quantized = nullptr;  // instead of w
     bool w_is_new = false;                       // the kernel before this GEMM writes w
     Tensor bias = {};                            // with kStore
-    // With kAdd: of out's shape; runs that are only measured write to it. With kSwiglu: gate_up.
+    // With kAdd it has out's shape, and runs that are only measured write to it. With kSwiglu it is
+    // gate_up.
     Tensor scratch = {};
-    Residual* residual = nullptr;  // with kAdd: out is its sum, if the norm after it is known
-    Norm next = {};                // that norm
+    Residual* residual = nullptr;  // with kAdd: what out belongs to, if `next` is known
+    Norm next = {};                // with kAdd: the norm of the sum
     const Peers* peers = nullptr;  // only if prefers_small()
   };
   static GemmArgs args_of(const Call& call);
-  /// A call's fields for a weight.
+  /// Sets the fields of a call that depend on the weight.
   static Call with_weight(Call call, const Weight& w);
   void run(const Call& call);
-  /// By rules, not by measurements.
+  /// Whether the kernels for few tokens, or swap_ab_gemm(), compute this GEMM. Rules decide it, not
+  /// measurements.
   bool prefers_small(const Call& call, const GemmArgs& args) const;
   bool prefers_swap_ab(const Call& call, const GemmArgs& args) const;
   // gemms_quantized.cpp
   /// Returns false without doing anything if run() has to choose among Hopper's kernels.
   bool run_quantized(const Call& call);
   void run_quantized_small(const Call& call);
-  /// Makes a matrix of w just before the GEMM.
+  /// Dequantizes w into scratch memory just before the GEMM.
   void run_dequantized(Call call, Tensor out);
-  /// swap_ab_gemm() with the norm before it, and quantizing x if that is done.
+  /// swap_ab_gemm() with the norm before it, and with the quantization of x if w needs it.
   void run_swap_ab(const Call& call, GemmArgs args);
   /// Quantizes x and multiplies E4M3. Returns false without doing anything if no kernel can.
   bool run_e4m3(const Call& call);
-  /// The same as `choice` says, or as CublasLt::run() corrects it.
+  /// Quantizes x and multiplies E4M3 as `choice` says, or as CublasLt::run() corrects it.
   void run_e4m3_as(GemmChoice& choice, Call call);
   std::vector<GemmChoice> e4m3_candidates(const Call& call, const GemmArgs& args);
   /// Whether tile_gemm() multiplies E4M3 by E4M3 with these scales.
@@ -139,9 +141,9 @@ class Gemms {
   Tensor dequantized(const QuantizedWeight& w, DType dtype);
   /// The kernels, as far as they differ in what they can do for a DeferredNorm.
   enum class NormKernel : uint8_t { kQuantizedSmall, kSwapAb, kTile, kCublasLt };
-  /// What the GEMM has to do for a DeferredNorm: with kAdd to begin it, otherwise to finish it. If
-  /// there is a norm of x that was not begun, or that the kernel cannot finish, this enqueues it.
-  /// Sets args.x to the normed x.
+  /// Returns the DeferredNorm that the GEMM has to begin (with kAdd) or to finish. If there is a
+  /// norm of x that was not begun, or that the kernel cannot finish, this enqueues it. Sets args.x
+  /// to the normed x.
   DeferredNorm apply_norm(const Call& call, NormKernel kernel, GemmArgs& args);
   /// Computes the GEMM as `choice` says, or as CublasLt::run() corrects it; `out` may replace
   /// call.out.
@@ -149,7 +151,7 @@ class Gemms {
   std::vector<GemmChoice> candidates(const Call& call);
   /// The first tile configurations of the cost model, with their costs.
   std::vector<std::pair<double, int>> best_tiles(const GemmArgs& args, DType dtype) const;
-  /// How kernels are launched that may read w early.
+  /// How to launch a kernel that reads w before the previous kernel has ended, if that is allowed.
   Launch launch_of(const Call& call) const;
   TileScratch tile_scratch() const {
     return {tile_memory_[0].get(), static_cast<uint32_t*>(tile_memory_[1].get())};
@@ -163,13 +165,14 @@ class Gemms {
   Autotuner autotuner_;
   CublasLt cublaslt_;
   std::optional<WaitingGrids> waiting_grids_;  // only if is_native_
-  std::array<Buffer, 2> tile_memory_;          // of TileScratch
+  std::array<Buffer, 2> tile_memory_;          // parts and counters of TileScratch
   Buffer norm_squares_;
   std::function<Buffer(size_t)> allocate_;
   Buffer dequantized_;
   size_t dequantized_bytes_ = 0;
-  // Quantized activations, and their scales. They have memory of their own each, so that what is
-  // left there of other GEMMs is a number: a graph's padding is computed, though not used.
+  // Memory for quantized activations, and for their scales. The two do not share memory, so that
+  // whatever an earlier GEMM left in it is a valid number: the padded rows of a graph are computed,
+  // although nothing uses them.
   struct Growing {
     std::vector<Buffer> all;  // the last one is used; graphs may use the others
     size_t bytes = 0;
@@ -180,7 +183,7 @@ class Gemms {
     QuantizedActivations quantized;
   };
   std::optional<QuantizedInput> quantized_input_;
-  // The norm that was begun last; Residual::begun_norm is its number.
+  // The norm that was begun last. Residual::begun_norm holds the value of num_begun_ at that time.
   DeferredNorm begun_;
   uint64_t num_begun_ = 0;
 };

@@ -7,7 +7,7 @@
 #include "nanovllm/ops/cuda/gemm/tile_cost.h"
 #include "nanovllm/ops/graph_sizes.h"
 
-// GEMMs with quantized weights: which way computes which (quantized/quantized_gemm.h).
+// GEMMs with quantized weights: the choice among the ways that quantized/quantized_gemm.h lists.
 namespace nanovllm::cuda {
 
 void Gemms::reserve(const QuantizedWeight& w, DType dtype) {
@@ -232,7 +232,7 @@ void Gemms::run_e4m3_as(GemmChoice& choice, Call call) {
   if (call.bias) cuda::add(where_, out, call.bias);
   if (swiglu) cuda::silu_mul(where_, call.out.rows(0, num_tokens), out);
   if (rest == 0) return;
-  // As few as a small GEMM computes.
+  // The last one to three tokens, since cuBLASLt multiplies multiples of four.
   call.out = call.out.rows(num_tokens, rest);
   call.in.x = call.in.x.rows(num_tokens, rest);
   if (call.scratch) call.scratch = call.scratch.rows(num_tokens, rest);

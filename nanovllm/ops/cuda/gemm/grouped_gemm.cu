@@ -6,14 +6,19 @@
 
 #include "nanovllm/ops/cuda/gemm/hopper/tile_loop.cuh"
 
-// Grouped GEMMs: on Hopper the tiles of tile_gemm.cu, taken from a list that an earlier kernel
-// wrote; on other GPUs, and for other dtypes, a plain kernel.
+//   out[i] = x[i] w[g]^T, or the SwiGLU of its gates and ups, for each row i of group g
+// (grouped GEMM), where w is [num_groups, n or 2 n, k]. A list of tiles, each some rows of one
+// group, comes from an earlier kernel, since only the device knows the groups. On Hopper the kernel
+// is the main loop of tile_gemm.cu over that list. Groups of few rows are bound by reading the
+// weights of all groups that have rows, groups of many rows by the tensor cores. Other GPUs and
+// dtypes use a plain kernel.
 #pragma nv_diag_suppress 177  // unused functions when compiling for other targets than Hopper
 namespace nanovllm::cuda {
 namespace {
 
 // -- Hopper
 
+/// The epilogue of run_tiles().
 template <class Tile>
 struct StoreGroupTile {
   const TileParams& p;
@@ -25,6 +30,7 @@ struct StoreGroupTile {
   __device__ void finish() const {}
 };
 
+/// Clusters of two thread blocks take pairs of neighbouring tiles of out, one pair after the other.
 template <class Tile>
 __global__ void __launch_bounds__(Tile::kThreads, 1)
     grouped_tile_kernel(const __grid_constant__ TileParams p) {
@@ -53,7 +59,7 @@ void run_tile(Launch where, const GroupedGemm& gemm) {
          Tile::kThreads, static_cast<size_t>(Tile::kSharedBytes), params);
 }
 
-/// A tile that grouped GEMMs use.
+/// The size of a tile for grouped GEMMs, and the launcher of its kernel.
 struct GroupTile {
   int tokens, rows;
   bool swiglu;
@@ -92,8 +98,10 @@ double grouped_cost(const GroupedGemm& gemm, const GroupTile& tile, int num_sms)
 
 constexpr int kPlainTokens = 32, kPlainColumns = 32, kPlainDepth = 16;
 
-/// Grid: (tiles at most, columns / kPlainColumns). A thread computes two by two sums; with SwiGLU
-/// the gates and the ups of the same columns.
+/// The grouped GEMM without tensor cores, in float32. Its instructions bound it, because a number
+/// from shared memory serves only two multiplications. The grid is (the most tiles that there can
+/// be, columns / kPlainColumns). A thread block computes 32 rows by 32 columns of out, of which a
+/// thread has two by two; with SwiGLU it multiplies the gates and the ups of these columns.
 template <class T, bool kSwiglu>
 __global__ void __launch_bounds__(256) grouped_plain_kernel(GroupedGemm gemm) {
   begin_kernel();
@@ -108,7 +116,7 @@ __global__ void __launch_bounds__(256) grouped_plain_kernel(GroupedGemm gemm) {
   const T* const from_w =
       static_cast<const T*>(args.w) + int64_t{tile.group} * kParts * args.n * args.k;
   float sums[kParts][2][2] = {};
-  const int row = thread / 16, column = thread % 16;  // and those 16 further on
+  const int row = thread / 16, column = thread % 16;  // the other row and column are 16 further on
   for (int k = 0; k < args.k; k += kPlainDepth) {
     for (int i = thread; i < kPlainTokens * kPlainDepth; i += blockDim.x) {
       const int token = tile.first + i / kPlainDepth, at = k + i % kPlainDepth;

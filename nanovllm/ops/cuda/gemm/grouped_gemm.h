@@ -15,8 +15,8 @@ struct GroupedGemm {
 };
 
 /// How many tokens a tile of grouped_gemm() has, so that TokenGroups can be made for it: the fewer
-/// rows the groups have on average, the smaller it is. `is_native`: the kernels for Hopper are
-/// used.
+/// rows the groups have on average, the smaller the tile is. `is_native` says whether the kernels
+/// for Hopper are used.
 int grouped_tile_tokens(int num_tokens, int num_groups, bool is_native);
 
 /// Runs a grouped GEMM in tiles of `tile_tokens`: on Hopper's tensor cores if `is_native`, which

@@ -3,13 +3,14 @@
 #include "nanovllm/ops/cuda/gemm/small_gemm.cuh"
 #include "nanovllm/ops/cuda/gemm/small_swiglu.cuh"
 
-// The GEMMs of few tokens with weights that are not quantized: which kernel computes which shape.
+// The choice of the kernel for GEMMs of few tokens with weights that are not quantized.
+// small_gemm.cuh and small_swiglu.cuh have the kernels.
 namespace nanovllm::cuda {
 namespace {
 
-/// Calls one of the kernels. What counts is how many bytes of weights are in flight: a ring of 64
-/// or 96 KB for each of up to two thread blocks on a multiprocessor. Every thread block computes
-/// the norm anew, so it should have many columns if that takes long.
+/// Calls the kernel that suits the shape. The number of bytes of weights in flight decides how fast
+/// it is: a ring of 64 or 96 KB for each of up to two thread blocks on a multiprocessor. Every
+/// thread block computes the norm anew, so it should have many columns if that takes long.
 template <class T, int kTokenTiles>
 void run_shape(Launch where, const GemmArgs& args) {
   const auto fits = [&](int columns, int residents) {

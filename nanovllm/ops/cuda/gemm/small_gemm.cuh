@@ -5,26 +5,27 @@
 #include "nanovllm/ops/cuda/elementwise/row_ops.cuh"
 #include "nanovllm/ops/cuda/gemm/gemm_args.h"
 
-// GEMMs of up to 16 tokens. They are bound by reading the weights once and by the latency from one
-// kernel to the next. So a thread block is small and prefetches most of its weights into shared
-// memory before the previous kernel has ended (programmatic dependent launch). It leaves registers
-// free, so that thread blocks of the next kernel can start and do the same. Each warp multiplies
-// every eighth chunk of k and reads its part of x into registers once; in the end the warps' sums
-// are added.
+//   out [T, n] = norm(x) w^T + bias, out += x w^T, or SwiGLU (Epilogue), for up to 16 tokens T.
+// Memory bandwidth bounds it, because the weights are read once, and the latency from one kernel to
+// the next. A thread block computes 16 to 48 rows of w for all tokens. It prefetches most of its
+// weights into shared memory before the previous kernel has ended (programmatic dependent launch),
+// and leaves registers free, so that thread blocks of the next kernel can start and do the same.
+// Each warp multiplies every eighth chunk of k and reads its part of x into registers once; in the
+// end the warps' sums are added.
 //
 // A lane copies into shared memory exactly those pieces of w that it will feed to the tensor cores
 // itself, so no other thread waits for them. This is possible because the order of k inside a GEMM
-// is free: a piece is 16 contiguous bytes of one row. Of each chunk of k, lane
+// is free: a piece is 16 contiguous bytes of one row. In each chunk of 64 columns of k, lane
 // 4 q + p takes elements 8 p to 8 p + 7 and 32 + 8 p to 32 + 8 p + 7 of row q of 8, and of token q.
 namespace nanovllm::cuda {
 
 // -- layout
 
 constexpr int kSmallWarps = 8, kSmallThreads = kSmallWarps * 32;
-constexpr int kSmallChunk = 64;            // of k
+constexpr int kSmallChunk = 64;            // columns of k
 constexpr int kSmallPieceBytes = 32 * 16;  // 16 bytes for each lane of a warp
 
-/// What the 16 rows of w are that one matrix instruction multiplies.
+/// Which 16 rows of w one matrix instruction multiplies (a tile).
 enum class SmallTile {
   kWhole,   // 16 columns of out
   kSwiglu,  // the gates of 8 columns, then their ups
@@ -55,8 +56,9 @@ __global__ void __launch_bounds__(kSmallThreads, 2)
   unsigned char* const ring = shared + warp * kStages * kStageBytes;
   const uint32_t mine = shared_address(ring) + lane * 16;
 
-  // A tile behind the last column repeats the last tile, and its sums are not stored.
-  const auto row_of = [&](int tile, int row) {  // of 16
+  // Row 0 to 15 of a tile, as a row of w. A tile behind the last column repeats the last tile, and
+  // its sums are not stored.
+  const auto row_of = [&](int tile, int row) {
     return min(first_column + tile * kColumns, p.n - kColumns) + row % 8 +
            row / 8 * (kTile == SmallTile::kSwiglu ? p.n : 8);
   };

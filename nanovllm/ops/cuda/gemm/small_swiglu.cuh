@@ -6,11 +6,13 @@
 #include "nanovllm/ops/cuda/gemm/gemm_args.h"
 #include "nanovllm/ops/cuda/gemm/swiglu_items.cuh"
 
-// SwiGLU of up to 8 tokens, with the norm before it, for weights that are not quantized and do not
-// all fit into the rings of small_gemm.cuh at once. There, most thread blocks would begin when
-// others end, and compute the norm again. Here a multiprocessor has one thread block, which
-// computes the norm of all tokens once, while a large ring of weights is being filled, and keeps it
-// in shared memory.
+//   out [T, n] = silu(y g^T) * y u^T,  y = rms_norm(x [T, k]),
+// for up to 8 tokens T and weights g, u [n, k] that are not quantized. Memory bandwidth bounds it,
+// because the weights are read once. They do not all fit into the rings of small_gemm.cuh at once:
+// there, most thread blocks would begin when others end, and compute the norm again. In this kernel
+// a multiprocessor has one thread block, which computes the norm of all tokens once, while a large
+// ring of weights is being filled, keeps it in shared memory, and takes every gridDim.x-th tile of
+// 8 columns of out.
 namespace nanovllm::cuda {
 
 /// Stages of a warp's ring.
@@ -24,7 +26,7 @@ int64_t small_swiglu_bytes(int num_tokens, int k) {
          int64_t{num_tokens} * few_x_pitch<Format>(k) + int64_t{k} * 4;
 }
 
-/// `token_warps` warps compute the norm of a token; together they are no more than there are.
+/// `token_warps` warps compute the norm of each token. In the multiplication all warps divide k.
 template <class T, int kStages>
 __global__ void __launch_bounds__(kFewThreads, 1)
     small_swiglu_kernel(const GemmArgs p, int token_warps) {

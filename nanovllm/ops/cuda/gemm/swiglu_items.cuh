@@ -22,18 +22,19 @@ __host__ __device__ inline int few_x_pitch(int k) {
 template <int kTiles>
 using FewBlockSums = float[2][kFewWarps][kTiles * kMaxTokens * kSumPitch];  // used in turn
 
-/// first_row(item): the row of w with the first gate of what the item belongs to.
+/// The loop of one thread block. first_row(item) is the row of w with the first gate of the expert
+/// that the item belongs to; 0 in an MLP without experts.
 template <class Format, int kStages, int kTiles, class FirstRow>
 struct SwigluItems {
   using T = typename Format::T;
   static constexpr int kChunk = Format::kChunk, kColumns = kTiles * 8;
   static constexpr int kStageBytes = kTilesBytes<Format, kTiles>;
 
-  const QuantizedWeight& w;  // of each n gates, then n ups
+  const QuantizedWeight& w;  // for each expert, n rows of gates, then n rows of ups
   int n, num_chunks, num_items;
-  uint32_t ring;  // of this warp
+  uint32_t ring;  // shared address of this warp's ring
   FirstRow first_row;
-  // What is fetched next.
+  // The item and the chunk of k that this warp fetches next, and where it copies them from.
   int item, chunk;
   ChunkSource<Format, kTiles> source;
 
@@ -75,8 +76,8 @@ struct SwigluItems {
     for (int stage = 0; stage < kStages; ++stage) fetch(stage);
   }
 
-  /// x [num_tokens] rows, `pitch` bytes apart. row_of(item, token): the row of act [, n] that this
-  /// is, or -1.
+  /// Computes all items. x has num_tokens rows, `pitch` bytes apart. row_of(item, token) is the row
+  /// of act [, n] that the item computes for the token, or -1 if it computes none.
   template <class RowOf>
   __device__ __forceinline__ void run(FewBlockSums<kTiles>& sums, uint32_t x, int pitch,
                                       int num_tokens, T* act, const RowOf& row_of) {
@@ -94,7 +95,7 @@ struct SwigluItems {
         wait_async_copies<kStages - 1>();
         __syncwarp();  // other lanes have copied some of the scales
         multiply_chunk<Format>(acc, ring + stage * kStageBytes, b, w);
-        __syncwarp();  // all lanes have read them
+        __syncwarp();  // all lanes have read the scales, which fetch() overwrites
         fetch(stage);
         stage = stage + 1 == kStages ? 0 : stage + 1;
       }

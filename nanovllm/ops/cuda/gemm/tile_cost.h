@@ -25,25 +25,26 @@ inline double dequantize_cost(const QuantizedWeight& w) {
 /// 32B, 64 to 8,192 tokens): the first configuration takes 2.4% longer than the best of all, the
 /// best of the first two 0.9%, the best of the first three 0.4%.
 inline double tile_cost(const GemmArgs& args, const TileConfig& config, int num_sms) {
-  constexpr double kChunkTime = 0.74;      // to multiply 64 of k in a tile of 256 x 128
-  constexpr double kE4M3ChunkTime = 0.9;   // to multiply and scale 128 of k in E4M3
-  constexpr double kBytesPerUs = 85e3;     // that a thread block loads
-  constexpr double kNewBytesPerUs = 78e3;  // of w if no other thread block has loaded it
-  constexpr double kXWeight = 0.49;        // of a byte of x beside such a byte of w
-  constexpr double kLoadShare = 0.1;       // of a load adds to a multiplication that takes longer
-  constexpr double kEpilogueTime = 1.9;    // of a tile of 256 x 128
-  constexpr double kExchangeTime = 1.4;    // of its sums with one other thread block (split-K)
-  constexpr double kSplitTime = 2.3;       // until the thread blocks of a tile know of each other
-  // To convert 64 columns of 128 quantized rows: estimated from the instructions of a warp.
+  // Times are in microseconds. Those that depend on the tile are for 256 tokens x 128 rows.
+  constexpr double kChunkTime = 0.74;      // multiplying 64 columns of k
+  constexpr double kE4M3ChunkTime = 0.9;   // multiplying and scaling 128 columns of k in E4M3
+  constexpr double kBytesPerUs = 85e3;     // bytes that a thread block loads
+  constexpr double kNewBytesPerUs = 78e3;  // bytes of w that no other thread block has loaded
+  constexpr double kXWeight = 0.49;        // cost of a byte of x, relative to such a byte of w
+  constexpr double kLoadShare = 0.1;       // share of a load that adds to a multiplication
+  constexpr double kEpilogueTime = 1.9;    // storing the tile
+  constexpr double kExchangeTime = 1.4;    // exchanging sums with one other thread block (split-K)
+  constexpr double kSplitTime = 2.3;       // waiting until all thread blocks of a tile are there
+  // Converting 64 columns of 128 quantized rows, estimated from the instructions of a warp.
   constexpr double kConvertTime = 0.2;
-  constexpr double kOverlap = 0.16;  // the share of the shorter of both that adds to the longer
+  constexpr double kOverlap = 0.16;  // share of the shorter of two times that adds to the longer
   const double tile = config.tokens * config.rows / double{256 * 128};
   const int token_tiles = (args.num_tokens + config.tokens - 1) / config.tokens;
   const int blocks = config.blocks(args.num_tokens, args.n);
   const int waves = (blocks + num_sms - 1) / num_sms;
   // E4M3 operands have twice the columns in the same bytes.
   const bool is_e4m3 = args.has_e4m3_x;
-  const int columns = is_e4m3 ? 128 : 64;  // of a chunk
+  const int columns = is_e4m3 ? 128 : 64;  // columns of a chunk
   const double chunk_time = is_e4m3 ? kE4M3ChunkTime : kChunkTime;
   const int chunks = (args.k + columns * config.split - 1) / (columns * config.split);
   const double per_value = value_bytes(args.quantized);

@@ -3,18 +3,20 @@
 #include "nanovllm/ops/cuda/gemm/hopper/tile_loop.cuh"
 #include "nanovllm/ops/cuda/sampling/sampler.cuh"
 
-// Sampling as the epilogue of the GEMM that computes the logits, on Hopper, for up to 64 plain
-// rows: the logits are never written. Reading w bounds the GEMM. While the next tile of w is
-// copied, the consumer threads (tile_loop.cuh) compute the noise. The thread blocks share the best
-// scores found so far, so that hardly any token needs an exact score.
-#pragma nv_diag_suppress 177  // constants that only the code for Hopper uses
+//   token[r] = argmax over id of x[r] . w[id] / temperature[r] + noise(id)
+// for up to 64 plain rows r on Hopper, without noise if a row is greedy: sampling as the epilogue
+// of the GEMM that computes the logits, which are never written. A thread block computes tiles of
+// 64 rows by 192 ids (tile_loop.cuh). Memory bandwidth bounds it, because w is read once. While the
+// next tile of w is copied, the consumer threads compute the noise. The thread blocks share the
+// best scores found so far, so that hardly any token needs an exact score.
+#pragma nv_diag_suppress 177  // some constants are only used by the code for Hopper
 namespace nanovllm::cuda {
 namespace {
 
 // -- kernel
 
 struct DrawParams {
-  TileParams gemm;  // out is null
+  TileParams gemm;  // its args.out is not used
   SampleParams sample;
   RowProgress* progress;  // [num_rows]; the first one counts the thread blocks that have finished
 };
@@ -70,15 +72,17 @@ struct RowSearch {
       word[4 * four] = its.x, word[4 * four + 1] = its.y;
       word[4 * four + 2] = its.z, word[4 * four + 3] = its.w;
     }
-    if (floor == -INFINITY) {  // otherwise nearly every token would need an exact score
+    // In the first tile no score is known. Without a floor from the approximate scores, nearly
+    // every token would need an exact score.
+    if (floor == -INFINITY) {
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
         const float approx = __fmul_rn(x[i], scale) + approx_noise(word[i]);
         floor = fmaxf(floor, id_of(i / 4) < num_ids ? approx : -INFINITY);
       }
     }
-    // Nearly every token is far below the floor. All others go through one loop, because its code
-    // is long.
+    // Nearly every token is far below the floor. The few that are not go through one loop, because
+    // its code is long.
     uint32_t pass = 0;
 #pragma unroll
     for (int four = 0; four < kFours; ++four) {
@@ -141,7 +145,7 @@ struct DrawTile {
   __device__ __forceinline__ DrawTile(const DrawParams& p_, int* is_last_)
       : p(p_), is_last(is_last_), rows{search(0), search(1)} {}
 
-  /// The thread's two rows are those of Corner.
+  /// The row of the logits that is number `row`, 0 or 1, of this thread. Corner explains the order.
   __device__ int token(int row) const {
     return static_cast<int>(threadIdx.x) % 128 / 32 * 16 + threadIdx.x % 32 / 4 + row * 8;
   }
@@ -204,6 +208,7 @@ struct DrawTile {
   }
 };
 
+/// Clusters of two thread blocks take pairs of neighbouring tiles of ids, one pair after the other.
 __global__ void __launch_bounds__(DrawnTile::kThreads, 1)
     draw_kernel(const __grid_constant__ DrawParams p) {
   __shared__ int is_last;

@@ -3,17 +3,18 @@
 #include "nanovllm/ops/cuda/device/device.cuh"
 #include "nanovllm/ops/cuda/sampling/sampler.h"
 
-// What the sampler's kernels share: noise, scores, and the end of a row. A token's score is its
-// logit / temperature plus Gumbel noise, and the highest score is drawn. ops/sample_row.h defines
-// the arithmetic; where it rounds each operation, the compiler must not contract two into an FMA,
-// hence the intrinsics __fmul_rn and __fadd_rn.
+// The code that the sampler's kernels share: noise, scores, and the end of a row. A token's score
+// is its logit / temperature plus Gumbel noise, and the token with the highest score is drawn.
+// ops/sample_row.h defines the arithmetic; where it rounds each operation, the compiler must not
+// contract two into an FMA, hence the intrinsics __fmul_rn and __fadd_rn.
 namespace nanovllm::cuda {
 
 constexpr float kGreedyTemperature = 1e-5f;
 
 // -- noise
 
-/// Source: Salmon, Moraes, Dror and Shaw, "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011.
+/// Four random words for each counter c and key. Source: Salmon, Moraes, Dror and Shaw, "Parallel
+/// Random Numbers: As Easy as 1, 2, 3", SC 2011.
 __device__ inline uint4 philox4x32_10(uint4 c, uint32_t key0, uint32_t key1) {
 #pragma unroll
   for (int round = 0; round < 10; ++round) {
@@ -45,7 +46,7 @@ __device__ inline float fast_log(float x) {
 }
 /// The largest error of approx_noise().
 constexpr float kNoiseError = 5e-4f;
-/// exact_noise() by the fast logarithm.
+/// An approximation of exact_noise() with the fast logarithm.
 __device__ inline float approx_noise(uint32_t x) {
   const float u = (static_cast<float>(x) + 0.5f) * 0x1p-32f;
   const float rest = (static_cast<float>(~x) + 0.5f) * 0x1p-32f;  // 1 - u
@@ -61,7 +62,8 @@ __device__ inline float noise_bound(uint32_t x) {
 
 // -- scores and ids as ordered numbers
 
-/// A token as one number: the larger number has the higher score or, of equal scores, the lower id.
+/// A token as one number: the larger number has the higher score or, if scores are equal, the lower
+/// id.
 __device__ inline unsigned long long token_key(float score, int32_t id) {
   return static_cast<unsigned long long>(ordered(score)) << 32 | (0xffffffff - id);
 }
@@ -72,7 +74,7 @@ __device__ inline float score_of(unsigned long long key) {
   return from_ordered(static_cast<uint32_t>(key >> 32));
 }
 
-/// The score whose ordered() is at an address in shared memory, where other threads change it.
+/// Reads a score from shared memory, where other threads change it. It is stored as ordered().
 __device__ inline float shared_score(uint32_t at) {
   uint32_t seen;
   asm volatile("ld.volatile.shared.u32 %0, [%1];" : "=r"(seen) : "r"(at));
@@ -89,12 +91,13 @@ class BestToken {
   __device__ static bool may_win(float floor, float approx) {
     return approx >= floor - margin(floor);
   }
-  /// The same before the token's noise is computed.
+  /// Whether a token can be the best if another one has `floor`, asked before its noise is computed
+  /// from `word`.
   __device__ static bool may_beat(float floor, float value, uint32_t word) {
     return may_win(floor, value + noise_bound(word));
   }
-  /// The same for any of four logits, by the highest logit and the highest noise, which the lowest
-  /// word gives.
+  /// Whether any of four logits may_beat() the floor, by the highest logit and the highest noise,
+  /// which the lowest word gives.
   __device__ static bool any_may_beat(float floor, const float* x, float scale,
                                       const uint32_t* words) {
     const float value = fmaxf(fmaxf(x[0], x[1]), fmaxf(x[2], x[3]));
@@ -120,8 +123,8 @@ class BestToken {
   __device__ unsigned long long key() const { return id_ < 0 ? 0 : exact_key(value_, word_, id_); }
 
  private:
-  /// How far two approximate scores may be apart whose exact scores are in the other order: the
-  /// errors of both noises, and rounding.
+  /// How far apart two approximate scores may be although the exact scores have the opposite order:
+  /// the errors of both noises, and rounding.
   __device__ static float margin(float score) { return 2 * kNoiseError + fabsf(score) * 0x1p-21f; }
   __device__ static unsigned long long exact_key(float value, uint32_t word, int32_t id) {
     return token_key(__fadd_rn(value, exact_noise(word)), id);
@@ -133,7 +136,7 @@ class BestToken {
 
 // -- weights of filters
 
-/// e^x for x <= 0, with the same operations as ops/cpu's and so the same bits.
+/// e^x for x <= 0, with the operations of ops/cpu's sampler and so the same bits.
 __device__ inline float exp_nonpositive(float x) {
   x = x > -60.0f ? x : -60.0f;
   const auto mul = [](float a, float b) { return __fmul_rn(a, b); };
@@ -156,24 +159,26 @@ __device__ inline unsigned long long weight_of(float x) {
 
 // -- the end of a row
 
-/// What a pass over a row found: NaN or +infinity; a finite logit.
+/// What a pass over a row has found: kRowBad for NaN or +infinity, kRowHasFinite for a finite
+/// logit.
 enum RowFlag : int { kRowBad = 1, kRowHasFinite = 2 };
 __device__ inline int flags_of(float logit) {
   return logit < INFINITY ? (logit > -INFINITY ? kRowHasFinite : 0) : kRowBad;
 }
 
-// A FoundRow is a token_key() with the flags in two bits that are 1 for every id below 2^30 - 1.
+// A FoundRow is a token_key() with the row's flags in bits 30 and 31, which are 1 in the key of
+// every id below 2^30 - 1.
 constexpr unsigned long long kIdBits = 0x3fffffff;
 __device__ inline FoundRow found_row(unsigned long long key, int flags) {
   return (key & ~(3ull << 30)) | static_cast<unsigned long long>(flags) << 30;
 }
 __device__ inline int flags_of_found(FoundRow found) { return static_cast<int>(found >> 30 & 3); }
-/// 0 if there is no token.
+/// The token_key() in a FoundRow; 0 if there is no token.
 __device__ inline unsigned long long key_of_found(FoundRow found) {
   return (found & kIdBits) == 0 ? 0 : found | 3ull << 30;
 }
 
-/// Writes the row's token, `best` being its token_key().
+/// Writes the row's token, whose token_key() is `best`.
 __device__ inline void finish_row(const SampleParams& p, int row, unsigned long long best,
                                   int flags) {
   const bool ok = flags == kRowHasFinite && best != 0;
@@ -182,7 +187,7 @@ __device__ inline void finish_row(const SampleParams& p, int row, unsigned long 
   if (p.rows[row].slot >= 0) p.last_tokens[p.rows[row].slot] = drawn.token;
 }
 
-/// Ends a plain row. With several ranks it only writes what this rank found.
+/// Ends a plain row: writes its token or, with several ranks, what this rank has found.
 __device__ inline void end_plain_row(const SampleParams& p, int row, unsigned long long best,
                                      int flags) {
   if (p.found != nullptr) p.found[row] = found_row(best, flags);

@@ -20,9 +20,9 @@ namespace nanovllm::cuda {
 struct RowParams : SamplingScalars {
   int32_t first_word = 0, num_counts = 0, num_biases = 0, num_masked_after = 0, num_masked = 0,
           num_allowed = 0, num_mask_words = 0;
-  int32_t last_token = kNoToken;  ///< as in SampleRow; kTokenInFlight: the row's input token
+  int32_t last_token = kNoToken;  ///< see SampleRow; kTokenInFlight: the row's input token
   int32_t slot = -1;              ///< the slot that gets the token; -1: none
-  int32_t is_plain = 1;           ///< 0: lists or filters, drawn by sample_special()
+  int32_t is_plain = 1;           ///< 0: has lists or filters, and sample_special() draws it
 };
 
 /// The result of a row.
@@ -31,11 +31,11 @@ struct DrawnRow {
   int32_t status = 0;  ///< RowStatus
 };
 
-/// What the thread blocks of a row share while they draw it; zero between launches.
+/// The state that the thread blocks of a row share while they draw it; zero between launches.
 struct RowProgress {
   unsigned long long best = 0;  ///< score and id as one number (token_key() in sampler.cuh)
   int32_t flags = 0, num_done = 0;
-  uint32_t floor = 0;  ///< of sample_gemm(): ordered() of the best approximate score so far
+  uint32_t floor = 0;  ///< in sample_gemm(): ordered() of the best approximate score so far
 };
 
 /// The best token that one rank found for a row, and the row's flags.
@@ -51,19 +51,19 @@ struct SampleParams {
   // writes what it found, for draw_found().
   int first_id = 0;
   FoundRow* found = nullptr;  // [R]
-  // For sample_special() and process_logits():
-  const int32_t *input_ids = nullptr, *sample_rows = nullptr;  // [T], [R], as in Batch
+  // Only sample_special() and process_logits() need these.
+  const int32_t *input_ids = nullptr, *sample_rows = nullptr;  // [T], [R], see Batch
   const int32_t* words = nullptr;                              ///< the rows' lists
   bool gathered = false;  ///< the logits are [count, vocab], of the named rows only
 };
 
-/// Draws the plain rows: greedy, or with a temperature alone.
+/// Draws the plain rows, which are greedy or have only a temperature.
 void sample_plain(Launch where, const SampleParams& params, RowProgress* progress);
 /// The numbers of rows for which sample_gemm() is used. For fewer rows two kernels are as fast.
 inline constexpr int kFewestDrawn = 4, kMostDrawn = 64;
 /// Whether sample_gemm() can compute this GEMM.
 bool supports_sample_gemm(const GemmArgs& args, DType dtype);
-/// On Hopper: the GEMM that computes the logits of normed rows, then sample_plain(), in one kernel.
+/// Computes, on Hopper, the GEMM of the logits of normed rows, and sample_plain(), in one kernel.
 /// All rows are plain; args.out and sample.logits are not used.
 void sample_gemm(Launch where, const GemmArgs& args, const SampleParams& sample,
                  RowProgress* progress);
@@ -74,24 +74,25 @@ void draw_found(Launch where, const SampleParams& params, Tensor found);
 /// below. Only on Hopper.
 bool row_fits_in_cluster(int vocab);
 /// Draws the rows with filters or lists, whose indices are `special` [count] in device memory.
-/// `scratch` [count, vocab] is for adjusted logits; null: clusters are used.
+/// `scratch` [count, vocab] is for adjusted logits; null means that clusters are used.
 void sample_special(Launch where, const SampleParams& params, const int32_t* special, int count,
                     float* scratch);
 
 /// The log-probabilities that a row wants.
 struct LogprobRow {
-  int32_t row;                      ///< of the logits
+  int32_t row;                      ///< row of the logits
   int32_t target = kTokenInFlight;  ///< kTokenInFlight: the last token of the row's slot
-  int32_t count = 0;                ///< of the target, and of the best count - 1 tokens
+  int32_t count = 0;                ///< entries: the target, then the best count - 1 tokens
   int32_t first = 0;                ///< index of its entries
 };
-/// Writes to out [count, vocab] what the rows `wanted` [count] are drawn from: values after lists,
-/// temperature and filters, -infinity for tokens that cannot be drawn. A greedy row is only
-/// adjusted.
+/// Writes to out [count, vocab] the values from which the rows `wanted` [count] are drawn: those
+/// after lists, temperature and filters, with -infinity for tokens that cannot be drawn. To a
+/// greedy row only the lists are applied.
 void process_logits(Launch where, const SampleParams& params, const LogprobRow* wanted, int count,
                     float* out);
-/// The log-probabilities of the rows `wanted` [count] in device memory, under params.logits. Writes
-/// to `entries`, which may be the host's memory. `clusters`: row_fits_in_cluster() on Hopper.
+/// Computes the log-probabilities of the rows `wanted` [count], in device memory, under
+/// params.logits. Writes them to `entries`, which may be the host's memory. `clusters` is
+/// row_fits_in_cluster() on Hopper, else false.
 void token_logprobs(Launch where, const SampleParams& params, const LogprobRow* wanted, int count,
                     Logprob* entries, bool clusters);
 

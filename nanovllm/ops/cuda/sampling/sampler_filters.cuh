@@ -4,16 +4,17 @@
 
 // The filters min_p, top_k and top_p over a Row, and drawing from what they keep.
 //
-// top_k lists the tokens that may be among the best k, few more than k, and sorts them. All that
-// follows needs only the list, and so only the thread block that has it. top_p alone needs no order
-// at all: a token is drawn from all that the other filters keep, and then the weight of the tokens
-// better than it decides whether top_p keeps it. If not, neither is any worse token kept, and one
-// of the better tokens is drawn. The noise belongs to the token, so this gives the token that is
-// drawn from the kept ones. Source of the idea: FlashInfer's sampling by rejection (Ye et al.,
-// "FlashInfer", 2025), which draws anew each time.
+// top_k lists the tokens that may be among the best k, few more than k, and sorts them. The rest of
+// the work needs only the list, and so only the thread block that has it. top_p alone needs no
+// order at all: a token is drawn from all that the other filters keep, and then the weight of the
+// tokens better than it decides whether top_p keeps it. If top_p does not keep it, it keeps no
+// worse token either, and one of the better tokens is drawn. The noise belongs to the token, so the
+// result is the token that would be drawn from the kept ones alone. Source of the idea:
+// FlashInfer's sampling by rejection (Ye et al., "FlashInfer", 2025), which draws anew each time.
 namespace nanovllm::cuda::rows {
 
-/// The worst token that may be drawn.
+/// The worst token that may be drawn: worse tokens have a lower value, or the same value and a
+/// larger id.
 struct Worst {
   static constexpr int32_t kAnyId = 0x7fffffff;
   float value = 0;
@@ -33,7 +34,7 @@ class KeptTokens {
   __device__ bool kept(int id, float x) const { return worst_.keeps(value(x), id); }
 
   /// Keeps the best `k`, or all if there are fewer. Returns whether the first part has them in
-  /// shared.listed; then only the first part knows what is kept.
+  /// shared.listed; then only the first part knows which tokens are kept.
   __device__ bool keep_count(int k) {
     const float bound = fmaxf(value(row_.bound_of_best(k)), worst_.value);
     const int count = row_.list(bound, [&](float x) { return value(x); });
@@ -70,8 +71,8 @@ class KeptTokens {
   }
   /// Draws from the tokens that keep_count() has listed. Only the first part calls it.
   __device__ unsigned long long draw_listed(const RowParams& params) {
-    // Each thread takes tokens that follow each other in the list; there are rarely more than
-    // threads.
+    // Each thread takes neighbouring tokens of the list, mostly one, since the list is rarely
+    // longer than the number of threads.
     const int each = (num_listed_ + kThreads - 1) / kThreads;
     const int first = min(static_cast<int>(threadIdx.x) * each, num_listed_);
     const int last = min(first + each, num_listed_);
@@ -149,14 +150,14 @@ class KeptTokens {
     const ulonglong2 totals = row_.totals(sum, better);
     return totals.y < target(share, totals.x);
   }
-  /// x: the weight of the tokens whose value is at least `at_least`; y: of those better than
-  /// `token`. Rounding makes all weights too large or too small by the same factor.
+  /// x is the weight of the tokens whose value is at least `at_least`, y that of the tokens better
+  /// than `token`. Rounding makes all weights too large or too small by the same factor.
   __device__ float4 approximate_sums(float at_least, const Worst& token) {
     const float offset = -best_ * kLog2e;
     const auto weight = [&](float v) { return exp2_approx(__fmaf_rn(v, kLog2e, offset)); };
     float sum = 0, better = 0;
-    // Of equal values those before the token are better. So tokens before its group of four are
-    // compared with its value, and others with the next larger one.
+    // If values are equal, the tokens before `token` are better. So tokens before its group of four
+    // are compared with its value, and others with the next larger one.
     const int group = token.id / 4 * 4;
     const float above = from_ordered(ordered(token.value) + 1);
     row_.for_each_four([&](int id, const float(&x)[4]) {
@@ -181,7 +182,7 @@ class KeptTokens {
   __device__ Drawn draw_once(const RowParams& row_params) {
     const RowParams params = row_params;  // in registers
     uint32_t highest_at = shared_address(&shared_.highest);
-    asm volatile("" : "+r"(highest_at));  // the compiler would compute it for each group
+    asm volatile("" : "+r"(highest_at));  // keeps the compiler from computing it for each group
     if (threadIdx.x == 0) shared_.highest = ordered(-INFINITY);
     __syncthreads();
     BestToken best;
@@ -192,7 +193,7 @@ class KeptTokens {
       const float floor = shared_score(highest_at);
       if (!BestToken::any_may_beat(floor, logits, scale_, word)) return;
       float x[4] = {logits[0], logits[1], logits[2], logits[3]};
-#pragma unroll 1  // rare and long
+#pragma unroll 1  // the loop is rarely entered, and its code is long
       for (int i = 0; i < 4; ++i) {
         if (kept(id + i, x[0]) && BestToken::may_beat(floor, value(x[0]), word[0]))
           best.add(value(x[0]), word[0], id + i);
@@ -210,8 +211,8 @@ class KeptTokens {
     });
   }
 
-  /// Keeps the fewest best tokens whose amount(value) together reaches `target`: for the rare rows
-  /// whose candidates cannot be listed, with a pass for each bit of the worst token.
+  /// Keeps the fewest best tokens whose amount(value) together reaches `target`. It takes a pass
+  /// for each bit of the worst token, so it is for the rare rows whose candidates cannot be listed.
   template <class Amount>
   __device__ void keep_amount(unsigned long long target, Amount amount) {
     const uint32_t at = last_that_reaches(target, [&](uint32_t bound) {

@@ -2,9 +2,11 @@
 
 #include "nanovllm/ops/cuda/sampling/sampler.cuh"
 
-// Plain rows, which are greedy or have only a temperature: several thread blocks for each row pass
-// once over the logits. The best token is an atomic maximum of token_key(), which does not depend
-// on the order.
+//   token[r] = argmax over id of logits[r, id] / temperature[r] + noise(id)
+// for plain rows r, which have neither lists nor filters, without noise if a row is greedy. Several
+// thread blocks for each row pass once over its logits [vocab], and memory bandwidth bounds them,
+// as long as the exact noise is computed for hardly any token (BestToken). The best token is an
+// atomic maximum of token_key(), which does not depend on the order.
 namespace nanovllm::cuda {
 namespace {
 
@@ -13,13 +15,13 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kBlocksPerSm = 4;
 
-/// Grid: (parts of a row, rows). Each thread takes groups of four logits; a group is one load with
-/// N = 4, four loads with N = 1 where rows are not aligned to 16 bytes.
+/// The grid is (parts of a row, rows). Each thread takes groups of four logits; a group is one load
+/// with N = 4, and four loads with N = 1, where rows are not aligned to 16 bytes.
 template <int N>
 __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
     plain_kernel(const SampleParams p, RowProgress* progress, int part) {
   __shared__ unsigned long long shared[32];
-  __shared__ uint32_t highest;  // of the thread block's approximate scores, as ordered()
+  __shared__ uint32_t highest;  // the thread block's best approximate score, as ordered()
   begin_kernel();
   const int row = blockIdx.y;
   const RowParams params = p.rows[row];
@@ -31,7 +33,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
   float scale = __fdiv_rn(1.0f, params.temperature);
   asm volatile("" : "+f"(scale));  // keeps the compiler from dividing again for each group
   uint32_t highest_at = shared_address(&highest);
-  asm volatile("" : "+r"(highest_at));  // likewise
+  asm volatile("" : "+r"(highest_at));  // keeps it from computing the address again
   const int first = blockIdx.x * part, last = min(first + part, p.vocab);
   bool is_bad = false;
   BestToken best;
@@ -106,7 +108,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
   mine->num_done = 0;
 }
 
-/// Ends rows with the best of what all ranks found; a thread for each row.
+/// Ends plain rows with the best token that any rank has found. A thread has a row.
 __global__ void draw_found_kernel(const SampleParams p, const FoundRow* found, int64_t width,
                                   int world) {
   begin_kernel();
@@ -129,7 +131,8 @@ __global__ void draw_found_kernel(const SampleParams p, const FoundRow* found, i
 void sample_plain(Launch where, const SampleParams& params, RowProgress* progress) {
   check_args(params.num_rows > 0 && params.vocab > 0 && params.first_id % 4 == 0,
              "sample_plain: needs rows and columns, and a first id that is a multiple of 4");
-  // As many thread blocks as run at the same time, but at least two groups for each thread.
+  // There are as many thread blocks as run at the same time, but each thread has at least two
+  // groups of logits.
   const int wanted = where.num_sms * kBlocksPerSm / params.num_rows;
   const int most = (params.vocab + kThreads * 8 - 1) / (kThreads * 8);
   const int parts = std::clamp(wanted, 1, std::max(most, 1));

@@ -14,20 +14,20 @@ inline constexpr int kMaxCluster = 8;
 /// How many tokens a Row can list.
 inline constexpr int kMaxListed = 2048;
 
-/// What a thread block keeps in shared memory, besides its part of the row.
+/// The shared memory of a thread block, besides its part of the row.
 struct alignas(16) Shared {
   unsigned long long listed[kMaxListed];  // token_key() of a value and an id
-  // Of reductions: what each warp and each thread block contributes.
+  // The contributions of each warp and each thread block to a reduction.
   ulonglong2 warps[kWarps];
   ulonglong2 parts[2][kMaxCluster];
   // The ordered() of the largest logit of each warp's tokens, in this thread block and in all.
   alignas(16) uint32_t own_maxima[kWarps];
   alignas(16) uint32_t maxima[kMaxCluster * kWarps];
-  // mbarriers: for the copy of the row, `maxima`, `parts` and `listed`
+  // mbarriers that wait for the copy of the row, `maxima`, `parts` and `listed`
   unsigned long long copied, scanned, reduced[2], is_listed;
   int num_listed;
   uint32_t bound;
-  uint32_t highest;  // of the thread block's approximate scores, as ordered()
+  uint32_t highest;  // the thread block's best approximate score, as ordered()
 };
 
 /// The larger number; NaN if one is NaN.
@@ -81,9 +81,9 @@ __device__ inline void sort(Shared& shared, int count) {
   __syncthreads();
 }
 
-/// Construct it, then call read(), wait() and scan() once each. All threads of the cluster (of the
-/// thread block, if there is none) call its functions together, except where it says otherwise, and
-/// get the same results.
+/// A row of logits [vocab]. After its construction, call read(), wait() and scan() once each. All
+/// threads of the cluster, or of the thread block without clusters, call each function together,
+/// except where its comment says otherwise, and get the same results.
 template <bool kClustered>
 class Row {
  public:
@@ -116,8 +116,8 @@ class Row {
   __device__ bool is_first_part() const { return part_ == 0; }
   __device__ bool is_first_thread() const { return is_first_part() && threadIdx.x == 0; }
 
-  /// Takes the row `logits` [vocab] in global memory. With a `copy`, which a cluster needs, this
-  /// thread block's part is copied there, to a multiple of four floats; wait() waits for the copy.
+  /// Takes the row `logits` [vocab] in global memory. If `copy` is given, as a cluster needs, this
+  /// thread block's part is copied there, padded to a multiple of four floats; wait() waits for it.
   __device__ void read(const float* logits, float* copy) {
     logits += first_;
     is_aligned_ = vocab_ % 4 == 0;
@@ -193,7 +193,8 @@ class Row {
       body(first_ + i, v.x);
     }
   }
-  /// The same for the four tokens from `id` on, a multiple of four, in the thread that has them.
+  /// Calls body(id, x) for the four tokens from `id` on, a multiple of four, in the thread that has
+  /// them.
   template <class Body>
   __device__ void for_four(int id, Body body) const {
     const int i = id - first_;
@@ -212,8 +213,8 @@ class Row {
   __device__ float& at(float* copy, int id) const { return copy[id - first_]; }
   __device__ bool has(int id) const { return first_ <= id && id < first_ + count_; }
 
-  /// v, of 16 bytes, of all threads, combined. combine(v) gives every lane of a warp the result of
-  /// the warp; zeros must not change it.
+  /// Combines v, which is 16 bytes, of all threads, and returns the result in all of them.
+  /// combine(v) gives every lane of a warp the result of the warp; zeros must not change it.
   template <class T, class Combine>
   __device__ T reduce(T v, Combine combine) {
     static_assert(sizeof(T) == sizeof(ulonglong2));
@@ -225,8 +226,9 @@ class Row {
     if (lane == 0) shared_.warps[warp] = bits_as<ulonglong2>(v);
     __syncthreads();
     if constexpr (kClustered) {
-      // Two barriers take turns. When a thread block sends for the second time after this, it has
-      // received what all sent in between, and so all have read what they receive now.
+      // Two barriers take turns. A thread block uses this one again two reductions later. By then
+      // it has received the values of the reduction in between from all thread blocks, so all of
+      // them have read the values of this reduction.
       const int turn = num_reductions_ % 2, parity = num_reductions_ / 2 % 2;
       ++num_reductions_;
       const uint32_t barrier = shared_address(&shared_.reduced[turn]);
@@ -287,8 +289,8 @@ class Row {
       __syncthreads();
       return from_ordered(shared_.bound);
     }
-    // Here the groups are those of threads: at least k tokens reach the (k / parts)-th largest of
-    // each part. It is found bit by bit.
+    // For a larger k the groups of tokens are those of the threads: at least k tokens reach the
+    // (k / parts)-th largest of each part, which is found bit by bit.
     const int each = (k + num_parts_ - 1) / num_parts_;
     if (each > kThreads) return -INFINITY;
     uint32_t bound = 0;
@@ -300,7 +302,7 @@ class Row {
 
   /// Lists the token_key() of the tokens whose value(logit) is at least `bound`, sorted, the best
   /// first, in shared.listed of the first part. Returns their number; if it is above kMaxListed,
-  /// the list is useless. It can be used once.
+  /// the list is useless. It can be called once.
   template <class Value>
   __device__ int list(float bound, Value value) {
     uint32_t count = 0;
@@ -351,7 +353,7 @@ class Row {
   Shared& shared_;
   int vocab_;
   int num_parts_ = 1, part_ = 0, width_ = 0, first_ = 0, count_;
-  const float* values_ = nullptr;  // of this part
+  const float* values_ = nullptr;  // the logits of this part
   bool is_aligned_ = false;        // rows start at multiples of 16 bytes
   int num_reductions_ = 0;
   uint32_t mine_ = 0;  // the ordered() of the largest logit of this thread's tokens

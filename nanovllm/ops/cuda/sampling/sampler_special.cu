@@ -1,8 +1,11 @@
 
 #include "nanovllm/ops/cuda/sampling/sampler_filters.cuh"
 
-// Rows with penalties, biases, masks or filters, and log-probabilities: a cluster of thread blocks
-// for each row, or one thread block (sampler_row.cuh).
+// Draws rows with penalties, biases, masks or filters, by the rule of ops/sample_row.h, and
+// computes log-probabilities, logit - log(sum of e^logit). A cluster of thread blocks has a row, or
+// one thread block where there are no clusters (sampler_row.cuh). With few rows latency bounds
+// these kernels: passes over the row in shared memory, each with an exchange among the thread
+// blocks.
 namespace nanovllm::cuda {
 using namespace rows;
 namespace {
@@ -155,6 +158,7 @@ __device__ bool has_top_k(const RowParams& params, int vocab) {
   return params.top_k > 0 && params.top_k < vocab;
 }
 
+/// Draws one row, special[index].
 template <bool kClustered>
 __device__ void draw_special(const SampleParams& p, const int32_t* special, float* scratch) {
   extern __shared__ __align__(16) float part[];
@@ -182,6 +186,7 @@ __device__ void draw_special(const SampleParams& p, const int32_t* special, floa
   if (row.is_first_thread()) finish_row(p, row_index, drawn, d.flags);
 }
 
+/// Writes the log-probabilities that wanted[index] asks for.
 template <bool kClustered>
 __device__ void find_logprobs(const SampleParams& p, const LogprobRow* wanted, Logprob* entries) {
   extern __shared__ __align__(16) float part[];
@@ -245,18 +250,23 @@ constexpr bool kHasClusters = false;
 constexpr bool kHasClusters = true;
 #endif
 
+/// Draws the rows `special`. A cluster of thread blocks, or one thread block, has a row.
 template <bool kClustered>
 __global__ void __launch_bounds__(kThreads, 2)
     special_kernel(const SampleParams p, const int32_t* special, float* scratch) {
   if constexpr (!kClustered || kHasClusters) draw_special<kClustered>(p, special, scratch);
 }
 
+/// Writes the log-probabilities of the rows `wanted`. A cluster of thread blocks, or one thread
+/// block, has a row.
 template <bool kClustered>
 __global__ void __launch_bounds__(kThreads, 2)
     logprobs_kernel(const SampleParams p, const LogprobRow* wanted, Logprob* entries) {
   if constexpr (!kClustered || kHasClusters) find_logprobs<kClustered>(p, wanted, entries);
 }
 
+/// Writes the values from which a row is drawn. A thread block has a row in global memory; memory
+/// bandwidth bounds it with many rows.
 __global__ void __launch_bounds__(kThreads)
     process_kernel(const SampleParams p, const LogprobRow* wanted, float* out) {
   __shared__ Shared shared;
@@ -308,7 +318,8 @@ void launch_rows(Launch where, bool clusters, int vocab, int count, const Args&.
 // -- launchers
 
 bool row_fits_in_cluster(int vocab) {
-  constexpr size_t kMostBytes = size_t{200} << 10;  // of 227 KB; Shared takes 17
+  // A thread block has 227 KB, of which Shared takes 17.
+  constexpr size_t kMostBytes = size_t{200} << 10;
   return part_bytes(vocab) <= kMostBytes;
 }
 

@@ -10,9 +10,9 @@ namespace nanovllm::cuda {
 
 namespace {
 
-/// Larger than the L2 cache. This much memory is read before each measured GEMM, so that the GEMM
-/// reads its weights from memory, as in a step, and so that it is launched before the GPU is free.
-/// If it were written, the L2 cache would have to write it to memory while the GEMM reads.
+/// This much memory, more than the L2 cache has, is read before each measured GEMM, so that the
+/// GEMM reads its weights from memory, as in a step, and so that it is launched before the GPU is
+/// free. If it were written, the L2 cache would have to write it to memory while the GEMM reads.
 constexpr size_t kFlushBytes = size_t{128} << 20;
 /// How long the kernel before a measured one runs. What a GEMM prefetches during that time is its
 /// advantage in a step as well.
@@ -56,7 +56,7 @@ GemmChoice Autotuner::measure(std::vector<GemmChoice> candidates, int64_t num_to
   if (candidates.size() == 1) return candidates.front();
   // The first run is not measured, because it loads the kernel's code.
   for (GemmChoice& candidate : candidates) run(candidate);
-  // In rounds over all candidates, since a GPU that has been busy for long computes slower.
+  // All candidates are measured in each round, since a GPU that has been busy for long is slower.
   std::vector<double> least(candidates.size(), INFINITY);
   for (int round = 0; round < (num_tokens > kManyTokens ? 2 : 4); ++round) {
     const double best = *std::ranges::min_element(least);

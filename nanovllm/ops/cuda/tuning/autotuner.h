@@ -42,7 +42,7 @@ class Autotuner {
 
   Launch where_;
   std::function<void(cudaEvent_t)> wait_;
-  void* flush_ = nullptr;  // only while something is measured
+  void* flush_ = nullptr;  // allocated only while GEMMs are measured
   std::array<cudaEvent_t, 2> events_ = {};
   GemmChoices choices_;
 };

@@ -13,8 +13,8 @@ namespace nanovllm::cuda {
 /// How a GEMM is computed.
 struct GemmChoice {
   static constexpr int32_t kCublasLt = -1, kDequantized = -2, kSwapAb = -3;
-  /// kCublasLt, kSwapAb, a tile configuration (tile_gemm.h), or kDequantized: not as a quantized
-  /// weight.
+  /// kCublasLt, kSwapAb, a tile configuration (tile_gemm.h), or kDequantized, which computes with a
+  /// dequantized copy of the weight.
   int32_t kernel = kCublasLt;
   bool in_pieces = false;                  ///< cuBLASLt computes kPieceTokens tokens at a time
   std::array<uint64_t, 8> algorithm = {};  ///< a cublasLtMatmulAlgo_t
@@ -22,9 +22,9 @@ struct GemmChoice {
   bool operator==(const GemmChoice&) const = default;
 };
 
-/// The choices for the GEMMs that were met. Similar numbers of tokens share a choice
-/// (shape_bucket.h). Those that were measured can be written as text, for the other ranks and for
-/// later processes (choice_file.h).
+/// The choices for the GEMMs that have occurred. Similar numbers of tokens share a choice
+/// (shape_bucket.h). Measured choices can be written as text, for the other ranks and for later
+/// processes (choice_file.h).
 class GemmChoices {
  public:
   /// An operation, and a GEMM out [T, n] = x [T, k] w [n, k]^T.
@@ -47,10 +47,10 @@ class GemmChoices {
 
   /// The choices that were measured, one in each line.
   std::string to_text() const;
-  /// Adds the choices of such a text that were measured with more tokens than those here. Throws
-  /// UserError if it is no such text; then nothing is added.
+  /// Adds the choices of a text of to_text() that were measured with more tokens than those here.
+  /// Throws UserError if it is not such a text; then nothing is added.
   void add_text(const std::string& text);
-  void forget_measured();  ///< but not the choices that were made without a measurement
+  void forget_measured();  ///< keeps the choices that were made without a measurement
   int64_t num_measured() const;
 
  private:

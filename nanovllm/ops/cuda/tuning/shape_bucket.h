@@ -6,8 +6,8 @@
 #include <set>
 
 // Numbers of tokens T form buckets that share the choice of a GEMM's kernel, because autotuning for
-// each T would take seconds. A choice is measured with the largest T of its bucket, since the tile
-// that just holds fewer tokens may not hold these.
+// each T would take seconds. A choice is measured with the largest T of its bucket, since a tile
+// that is just large enough for a smaller T would need two tiles for the largest one.
 namespace nanovllm::cuda {
 
 /// A GEMM of many tokens may be faster in pieces of this many.

@@ -21,7 +21,7 @@ class AnyReader final : public CallReader {
  private:
   struct Candidate {
     CallReaderPtr reader;
-    bool reads = true;  // the text may still be of its form
+    bool reads = true;  // the text may still have the form of this reader
   };
 
   void begin() override {
@@ -68,7 +68,7 @@ class AnyReader final : public CallReader {
 
   std::vector<Candidate> readers_;
   std::string first_characters_;
-  size_t last_unread_ = 0;  // of the reader that has read most
+  size_t last_unread_ = 0;  // num_unread() of the reader that has read most
 };
 
 }  // namespace

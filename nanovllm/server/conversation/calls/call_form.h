@@ -22,7 +22,7 @@ enum class CallForm {
 
 /// The form that a name of vLLM's option --tool-call-parser means; nothing if it is not known.
 std::optional<CallForm> call_form_named(std::string_view name);
-/// The names that are known.
+/// All names that call_form_named() knows.
 std::vector<std::string> call_form_names();
 
 /// The form that a chat template shows to the model. `mentions` says whether the template contains

@@ -17,19 +17,20 @@ struct FunctionCall {
   std::string arguments;  ///< the text of a JSON object
 };
 
-/// What a reader knows about the text that it has read since the last verdict but kUndecided.
+/// The judgement of a reader on the text that it has read since its last verdict, not counting
+/// kUndecided.
 enum class Verdict {
-  kUndecided,  ///< nothing yet
-  kCalls,      ///< it ends with calls, or closes calls. What follows may belong to them
-  kEnd,        ///< it closes the calls before, and no more of them follow
-  kText,       ///< it is no call: content, the end of which may be the beginning of a call
-  kContent     ///< it is content, and so is what follows until another verdict
+  kUndecided,  ///< nothing is known yet
+  kCalls,      ///< the text ends with calls, or closes calls, and more of them may follow
+  kEnd,        ///< the text closes the calls before it, and no more of them follow
+  kText,       ///< the text is content, but its end may be the beginning of a call
+  kContent     ///< the text is content, and so is the following text until another verdict
 };
 
 /// Finds out whether text is calls in one of the forms in which models write them, character by
 /// character. So the time is proportional to the length of the text, and it does not matter in
 /// which pieces the text comes. A reader gets the text from a character on with which a call may
-/// begin. After kEnd and kText it is as new. Each form has a class.
+/// begin. After kEnd and kText it is like a new one. Each form has a class.
 class CallReader {
  public:
   virtual ~CallReader() = default;
@@ -40,15 +41,15 @@ class CallReader {
     ++num_read_;
     return settled(next(c));
   }
-  /// The answer ends here.
+  /// Ends the text, because the answer ends here.
   Verdict end() { return settled(last()); }
-  /// Forgets what was read.
+  /// Forgets the text that was read.
   void restart() {
     num_read_ = 0;
     calls_.clear();
     begin();
   }
-  /// The calls, after kCalls.
+  /// Returns the calls, after kCalls.
   std::vector<FunctionCall> take_calls() { return std::exchange(calls_, {}); }
   /// After kText: how many bytes at the end of the text may begin a call and are to be read again.
   /// After kCalls: how many bytes at the end do not belong to the calls and are content, which
@@ -65,7 +66,7 @@ class CallReader {
     num_unread_ = num_unread;
     return Verdict::kText;
   }
-  /// What was read since the last calls is text, and no call has begun in it.
+  /// The verdict on text since the last calls in which no call has begun.
   Verdict text_after_calls() { return text(num_read_); }
   Verdict call(FunctionCall found) {
     calls_.push_back(std::move(found));
@@ -85,7 +86,7 @@ class CallReader {
     return verdict;
   }
 
-  size_t num_read_ = 0;  // since the last calls or content
+  size_t num_read_ = 0;  // bytes since the last calls or content
   size_t num_unread_ = 0;
 };
 

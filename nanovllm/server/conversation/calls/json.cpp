@@ -22,7 +22,7 @@ class JsonReader final : public CallReader {
     kBeforeCall,  // a list or an object must follow
     kKey,         // the first key of an object
     kCall,        // an object that may be a call
-    kOther,       // an object that is none
+    kOther,       // an object that is no call
     kAfter,       // another call may follow, or the end of the list
     kClosing      // in a tag
   };
@@ -104,7 +104,7 @@ class JsonReader final : public CallReader {
     return object_.read(c) == JsonObjectEnd::Step::kInvalid ? text(1) : Verdict::kUndecided;
   }
 
-  /// What is in an object that is no call is no call either.
+  /// Reads on in an object that is no call. Nothing inside of it is a call either.
   Verdict of_other(char c) {
     state_ = State::kOther;
     switch (object_.read(c)) {

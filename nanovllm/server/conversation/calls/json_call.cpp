@@ -73,7 +73,7 @@ std::optional<Json> parse_object(std::string_view text) {
     Json json = parse_json(text, "tool call");
     if (json.is_object()) return json;
   } catch (const UserError&) {
-    // The model has written something else.
+    // The model has written something else than JSON.
   }
   return std::nullopt;
 }

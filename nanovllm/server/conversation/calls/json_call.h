@@ -11,12 +11,13 @@ namespace nanovllm::server {
 
 /// Finds the end of a JSON object. Text that cannot be JSON is noticed early, so that a broken call
 /// does not hide the calls after it: a string that the model has not closed ends at the next line,
-/// and other JSON at the next character that is only in strings. The rest parse_json() finds out.
+/// and other JSON at the next character that is only in strings. parse_json() finds all other
+/// errors.
 class JsonObjectEnd {
  public:
   enum class Step { kMore, kEnd, kInvalid };
 
-  /// The first character must be '{'.
+  /// Reads a character. The first one must be '{'.
   Step read(char c);
   const std::string& text() const { return text_; }
   void restart() { *this = {}; }
@@ -32,7 +33,8 @@ class JsonObjectEnd {
 std::optional<Json> parse_object(std::string_view text);
 
 /// The call that a JSON object describes: a "name" that was offered, and "arguments" (or
-/// "parameters") that are an object or a string with the text of one. Nothing if it is none.
+/// "parameters") that are an object or a string with the text of one. Nothing if the object is no
+/// call.
 std::optional<FunctionCall> json_call(std::string_view object, const OfferedTools& tools);
 
 }  // namespace nanovllm::server

@@ -19,8 +19,8 @@ class MistralReader final : public CallReader {
   enum class State {
     kOpening,
     kBeforeCall,  // a list, an object or a name must follow
-    kBracket,     // behind one, of a list or of another opening tag
-    kList,        // list_ reads
+    kBracket,     // behind a bracket, of a list or of another opening tag
+    kList,        // list_ reads the text
     kName,
     kMark,  // in [ARGS] or [CALL_ID]
     kId,

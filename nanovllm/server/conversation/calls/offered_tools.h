@@ -11,7 +11,7 @@
 
 namespace nanovllm::server {
 
-/// What the schema of a tool says about the arguments of its calls.
+/// The arguments of a tool's calls, according to the tool's schema.
 struct ToolSchema {
   std::unordered_map<std::string, ValueTypes> parameters;
   std::vector<std::string> required;  ///< parameters that no call lacks
@@ -21,10 +21,10 @@ struct ToolSchema {
 class OfferedTools {
  public:
   OfferedTools() = default;
-  /// Tools about whose arguments nothing is known.
+  /// Makes tools about whose arguments nothing is known.
   OfferedTools(std::initializer_list<const char*> names);
-  /// From OpenAI's form, [{"function": {"name": "...", "parameters"?: schema}}, ...], which was
-  /// checked.
+  /// Makes tools from OpenAI's form, [{"function": {"name": "...", "parameters"?: schema}}, ...],
+  /// which was checked.
   static OfferedTools of(const Json& tools);
 
   bool empty() const { return tools_ == nullptr || tools_->empty(); }

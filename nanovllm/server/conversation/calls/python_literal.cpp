@@ -19,7 +19,7 @@ bool is_in_identifier(char c) {
   return is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
 }
 
-/// Half of a surrogate pair is no character; it becomes U+FFFD.
+/// Appends a code point. Half of a surrogate pair is no character; it becomes U+FFFD.
 void append_code_point(std::string& to, uint32_t value) {
   if (value >= 0xd800 && value < 0xe000) {
     to += kReplacementCharacter;
@@ -42,7 +42,7 @@ void append_code_point(std::string& to, uint32_t value) {
 }
 
 /// Reads `text` from the left to the right and writes JSON. A function that returns false has found
-/// something that is not a literal; then what was written is of no use.
+/// something that is not a literal; then its output is of no use.
 class Translator {
  public:
   explicit Translator(std::string_view text) : text_(text) {}
@@ -104,7 +104,7 @@ class Translator {
     return true;
   }
 
-  /// Digits, between which single underscores may be. Returns how many there are.
+  /// Reads digits, between which single underscores may be. Returns how many there are.
   size_t digits(std::string& to) {
     const size_t before = to.size();
     for (; !at_end(); ++at_) {
@@ -114,7 +114,7 @@ class Translator {
     return to.size() - before;
   }
 
-  /// JSON needs digits on both sides of the point, and no sign + before a number.
+  /// Reads a number. JSON needs digits on both sides of the point, and no sign + before a number.
   bool number() {
     std::string number;
     if (take('-')) number += '-';
@@ -175,7 +175,7 @@ class Translator {
     return true;
   }
 
-  /// Keys of JSON are texts. Python's module json writes other constants in quotes.
+  /// Reads a key. In JSON keys are texts; Python's module json writes other constants in quotes.
   bool key() {
     skip_spaces();
     if (next_is('[') || next_is('{')) return false;
@@ -203,7 +203,7 @@ class Translator {
     return true;
   }
 
-  /// What follows a backslash. An unknown escape is text, as in Python.
+  /// Reads what follows a backslash. An unknown escape is text, as in Python.
   bool escape(std::string& to) {
     if (at_end()) return false;
     const char c = text_[at_++];

@@ -10,7 +10,7 @@ namespace nanovllm::server {
 namespace {
 
 /// Finds the bracket that closes the arguments of a call. Text that cannot be literals is noticed
-/// early; the rest json_of_keywords() finds out.
+/// early; json_of_keywords() finds all other errors.
 class ArgumentsEnd {
  public:
   enum class Step { kMore, kEnd, kInvalid };
@@ -178,7 +178,7 @@ class PythonicReader final : public CallReader {
   TagMatcher opening_{"<|python_start|>"}, closing_{"<|python_end|>"};
   std::string name_;
   ArgumentsEnd arguments_;
-  size_t num_behind_call_ = 0;  // what was read since the last complete call
+  size_t num_behind_call_ = 0;  // bytes that were read since the last complete call
   bool has_element_ = false;    // the list has a complete call
 };
 

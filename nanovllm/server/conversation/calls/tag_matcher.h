@@ -12,14 +12,14 @@ namespace nanovllm::server {
 /// character.
 class TagMatcher {
  public:
-  static constexpr int kPartly = -1;  ///< what was read is the beginning of a tag
-  static constexpr int kNone = -2;    ///< it is not
+  static constexpr int kPartly = -1;  ///< the characters so far are the beginning of a tag
+  static constexpr int kNone = -2;    ///< the characters so far are not the beginning of a tag
 
   TagMatcher(std::initializer_list<std::string_view> tags) : tags_(tags) {}
   explicit TagMatcher(std::vector<std::string_view> tags) : tags_(std::move(tags)) {}
 
-  /// kPartly, kNone, or the index of the tag that is complete. After the last two the matcher is as
-  /// new, except for length().
+  /// Returns kPartly, kNone, or the index of the tag that is complete. After the last two the
+  /// matcher is like a new one, except for length().
   int read(char c) {
     if (is_settled_) length_ = 0;
     is_settled_ = true;
@@ -35,11 +35,11 @@ class TagMatcher {
     }
     return kNone;
   }
-  /// How many characters of a tag were read, without one that did not match.
+  /// How many characters of a tag were read, not counting one that did not match.
   size_t length() const { return length_; }
   /// Whether a tag has begun.
   bool has_begun() const { return !is_settled_; }
-  /// What was read of it.
+  /// The part of the tag that was read.
   std::string_view begun() const { return has_begun() ? tags_[tag_].substr(0, length_) : ""; }
   void restart() {
     length_ = 0;
@@ -48,7 +48,7 @@ class TagMatcher {
 
  private:
   std::vector<std::string_view> tags_;
-  size_t tag_ = 0, length_ = 0;  // what was read is the beginning of this tag
+  size_t tag_ = 0, length_ = 0;  // the first length_ characters of this tag were read
   bool is_settled_ = true;
 };
 

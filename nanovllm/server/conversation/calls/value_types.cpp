@@ -52,8 +52,8 @@ ValueTypes type_of(const Json& value) {
   return 0;
 }
 
-/// What one part of a JSON pointer refers to: a key, in which "~1" is a slash and "~0" a tilde, or
-/// the number of an element; null if there is nothing.
+/// The value that one part of a JSON pointer refers to, or null. The part is a key, in which "~1"
+/// is a slash and "~0" a tilde, or the number of an element.
 const Json* find_part(const Json& json, std::string_view part) {
   if (json.is_array()) {
     size_t index = 0;
@@ -70,8 +70,7 @@ const Json* find_part(const Json& json, std::string_view part) {
   return member == json.end() ? nullptr : &*member;
 }
 
-/// What a JSON pointer such as "#/$defs/Name" refers to; null if there is nothing.
-/// Source: RFC 6901.
+/// The value that a JSON pointer such as "#/$defs/Name" refers to, or null. Source: RFC 6901.
 const Json* find_reference(const Json& reference, const Json& root) {
   if (!reference.is_string()) return nullptr;
   std::string_view text = reference.string();
@@ -103,7 +102,7 @@ ValueTypes collect(const Json& schema, const Json& root, int& schemas_left) {
       for (const Json& one : value) types |= type_of(one);
     } else if ((key == "anyOf" || key == "oneOf" || key == "allOf") && value.is_array()) {
       for (const Json& one : value) types |= collect(one, root, schemas_left);
-    } else if (key == "nullable" && value == true) {  // OpenAPI's
+    } else if (key == "nullable" && value == true) {  // a keyword of OpenAPI
       types |= kNullValue;
     }
   }

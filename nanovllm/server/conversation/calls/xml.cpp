@@ -20,7 +20,7 @@ class Arguments {
   }
   bool has(const std::string& name) const { return places_.contains(name); }
   bool empty() const { return values_.empty(); }
-  /// The text of a JSON object.
+  /// The arguments as the text of a JSON object.
   std::string text() const {
     std::string text = "{";
     for (const auto& [name, json] : values_) {
@@ -33,7 +33,7 @@ class Arguments {
 
  private:
   std::vector<std::pair<std::string, std::string>> values_;
-  std::unordered_map<std::string, size_t> places_;  // in values_
+  std::unordered_map<std::string, size_t> places_;  // indices in values_
 };
 
 class XmlReader final : public CallReader {
@@ -46,7 +46,7 @@ class XmlReader final : public CallReader {
   enum class State {
     kOpening,   // <tool_call> or <function=
     kFunction,  // <function= must follow
-    kName,      // of the function
+    kName,      // the name of the function
     kBetween,   // a parameter or the end of the function must follow
     kKey,       // the name of a parameter
     kValue,
@@ -89,7 +89,8 @@ class XmlReader final : public CallReader {
     return may_end && has_all_required() ? complete() : text(0);
   }
 
-  /// </tool_call> in a value is part of it, unless the answer ends there.
+  /// Ends the value at </tool_call> if the answer ends there. Elsewhere that tag is part of a
+  /// value.
   void end_value_at_call_end() {
     constexpr std::string_view kCallEndTag = "</tool_call>";
     const size_t end = value_.find_last_not_of(" \t\r\n") + 1;
@@ -150,7 +151,7 @@ class XmlReader final : public CallReader {
     return Verdict::kUndecided;
   }
 
-  /// A value ends where the model has forgotten its closing tag, too.
+  /// Reads a value, which also ends at the next tag if the model has forgotten the closing tag.
   Verdict value(char c) {
     value_ += c;
     int tag = value_end_.read(c);
@@ -164,7 +165,7 @@ class XmlReader final : public CallReader {
     return Verdict::kUndecided;
   }
 
-  /// The newlines that belong to the tags are not part of the value.
+  /// Stores the value without the newlines that belong to the tags.
   void set_argument() {
     std::string_view value = value_;
     if (value.starts_with('\n')) value.remove_prefix(1);
@@ -199,7 +200,7 @@ class XmlReader final : public CallReader {
     return tag >= 0 ? Verdict::kEnd : Verdict::kUndecided;
   }
 
-  // The places of tags in the matchers below.
+  // The indices of tags in the matchers below.
   static constexpr int kParameter = 0, kFunctionEnd = 1, kCallEnd = 2;
 
   const OfferedTools tools_;
@@ -209,8 +210,8 @@ class XmlReader final : public CallReader {
       value_end_{"<parameter=", "</function>", "</parameter>"}, closing_{"</tool_call>"};
   std::string name_, key_, value_;
   Arguments arguments_;
-  const ToolSchema* schema_ = nullptr;  // of the function
-  bool closed_ = false;                 // by </tool_call>
+  const ToolSchema* schema_ = nullptr;  // the schema of the function
+  bool closed_ = false;                 // whether </tool_call> has closed the call
 };
 
 }  // namespace

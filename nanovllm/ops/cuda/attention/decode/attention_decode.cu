@@ -1,16 +1,18 @@
 #include "nanovllm/ops/cuda/attention/decode/decode_copies.cuh"
 #include "nanovllm/ops/cuda/attention/dispatch.cuh"
 
-// Decode attention: out[h] = sum_j softmax(scale q[h] . k[j]) v[j] for the one new token of each
-// sequence. Reading the keys and values once bounds it. Each thread block computes a range of the
-// step's tiles (DecodePlan); each of its four warps computes 16 keys of every tile with its own
-// online softmax. Keys and values are prefetched into a ring in shared memory. On Hopper a fifth
-// warp issues these as bulk copies, because the thread that issues a bulk copy waits until earlier
-// ones have been started. If several thread blocks compute parts of a head, the one that finishes
-// last merges their partial results, always in the order of the keys, so that the result does not
-// depend on timing. Sources: of the split over keys Dao et al., "Flash-Decoding for long-context
-// inference", 2023; of equal ranges Osama et al., "Stream-K", 2023.
-#pragma nv_diag_suppress 177  // constants that only the code for Hopper uses
+//   out[h] = sum_j softmax(scale q[h] . k[j]) v[j]
+// for each query head h of the one new token of each sequence (decode). Memory bandwidth bounds it:
+// keys and values are read once, for all query heads of a KV head together. Each thread block
+// computes a range of the step's tiles of 64 keys (DecodePlan); each of its four warps computes 16
+// keys of every tile with its own online softmax. Keys and values are prefetched into a ring in
+// shared memory. On Hopper a fifth warp issues these as bulk copies, because the thread that issues
+// a bulk copy waits until earlier ones have been started. If several thread blocks compute parts of
+// a head, the one that finishes last merges their partial results, always in the order of the keys,
+// so that the result does not depend on timing. Sources: Dao et al., "Flash-Decoding for
+// long-context inference", 2023, for the split over keys; Osama et al., "Stream-K", 2023, for equal
+// ranges.
+#pragma nv_diag_suppress 177  // some constants are only used by the code for Hopper
 namespace nanovllm::cuda {
 using namespace decode;
 namespace {
@@ -25,12 +27,14 @@ __host__ __device__ constexpr int merged_width(int num_blocks) {
   return (kWarps - 1) * kPitch > num_blocks ? kWarps * kPitch : kPitch + num_blocks;
 }
 
-/// This is part of the dynamic shared memory: static variables would take a whole kilobyte, because
-/// of the ring's alignment, and one thread block less would fit on a multiprocessor.
+/// Barriers and small variables. They are in the dynamic shared memory, because static variables
+/// would take a whole kilobyte, due to the ring's alignment, and then one thread block less would
+/// fit on a multiprocessor.
 template <int kStages>
 struct alignas(16) Control {
   uint64_t barriers[2][kStages];
-  float own_max[kMaxGroup], own_total[kMaxGroup];  // of the thread block's part
+  // The maximum score and the sum of weights in the keys that this thread block has of a head.
+  float own_max[kMaxGroup], own_total[kMaxGroup];
   int is_last;
 };
 
@@ -59,7 +63,7 @@ __global__ void __launch_bounds__(kThreads + (kBulk ? 32 : 0))
   }
   if (!prefetch_keys) begin_kernel();
 
-  // The plan is older than the previous kernel.
+  // The plan was written before the previous kernel began, so it can be read without waiting.
   const DecodeStart start = plan.starts[blockIdx.x];
   const int begin = start.position, end = plan.starts[blockIdx.x + 1].position;
   if (begin >= end) return;
@@ -111,7 +115,7 @@ __global__ void __launch_bounds__(kThreads + (kBulk ? 32 : 0))
       }
     }
 
-    // The thread blocks that compute this head, if it is split.
+    // If this head is split, thread blocks first_block to last_block compute it.
     const bool is_split = num_tiles != at.num_tiles;
     const int first_block = is_split ? splits.first_block(position - first_tile) : 0;
     const int last_block = is_split ? splits.last_block(position - first_tile, at.num_tiles) : 0;
@@ -177,9 +181,9 @@ __global__ void __launch_bounds__(kThreads + (kBulk ? 32 : 0))
         return i == own ? bits_as<float4>(load<kMergeWidth>(merged + row * kPitch + d))
                         : __ldcg(reinterpret_cast<const float4*>(other(i, row) + d));
       };
-      // Each thread loads few partial results at once. For many a first pass computes their
-      // weights: one sequence of 8,192 keys takes 16.4 us with both paths and 25.6 us with only one
-      // of them.
+      // Up to kFewParts partial results are loaded at once. If there are more, a first pass
+      // computes their weights: one sequence of 8,192 keys takes 16.4 us with both paths and 25.6
+      // us with only one of them.
       constexpr int kFewParts = 4;
       const auto add = [](Vec<float, kMergeWidth>& sums, const float4& values, float weight) {
         const auto x = bits_as<Vec<float, kMergeWidth>>(values);
@@ -224,7 +228,7 @@ __global__ void __launch_bounds__(kThreads + (kBulk ? 32 : 0))
         }
         sync();
         for_each_element([&](int element, int row, int d) {
-          constexpr int kLoads = 8;  // at once
+          constexpr int kLoads = 8;  // partial results that are loaded at once
           Vec<float, kMergeWidth> sums = {};
           for (int first = 0; first < num_parts; first += kLoads) {
             float4 values[kLoads];

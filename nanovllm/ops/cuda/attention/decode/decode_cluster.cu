@@ -6,16 +6,20 @@
 #include "nanovllm/ops/cuda/device/hopper.cuh"
 #include "nanovllm/ops/cuda/elementwise/row_ops.cuh"
 
-// Decode attention of few sequences on Hopper, together with the norm of q and k, their rotation
-// and the store of the newest key and value. With few sequences the time is spent not in copies but
-// in a chain of dependent loads and kernels, which this makes one kernel shorter. A cluster of
-// thread blocks computes a KV head of a sequence, and each of them has an equal part of the keys.
-// They prefetch the old keys while the previous kernel still runs, and merge their partial results
-// through each other's shared memory (distributed shared memory).
+// Decode attention of few sequences on Hopper, with the RMSNorm of q and k, their rotation, and the
+// store of the newest key and value in the same kernel:
+//   out[h] = sum_j softmax(scale rotate(norm(q[h])) . k[j]) v[j].
+// With few sequences latency bounds it, not bandwidth: a chain of dependent loads and kernels,
+// which becomes one kernel shorter. A cluster of thread blocks computes a KV head of a sequence,
+// and each of them has an equal part of the keys; each of its four multiplying warps takes every
+// fourth tile of 16 keys. The thread blocks prefetch the old keys while the previous kernel still
+// runs, and merge their partial results through each other's shared memory (distributed shared
+// memory).
 namespace nanovllm::cuda {
 namespace {
 
-// Four warps multiply. If there is room, as many help with everything else.
+// Four warps multiply. If a multiprocessor has only one thread block, four more warps help with
+// everything else.
 constexpr int kWarps = 4, kThreads = kWarps * 32, kMaxThreads = 2 * kThreads;
 constexpr int kMaxClusterSize = 16;  // not portable: a kernel has to opt in to more than 8
 
@@ -28,8 +32,8 @@ template <class C, int kHeadDim, int kHeadTiles>
 struct Layout {
   static constexpr int kMaxHeads = 8 * kHeadTiles;
   static constexpr int kQueryPitch = kHeadDim + 8;  // so that ldmatrix meets no bank conflict
-  static constexpr int kRing =
-      kDecodeStages<C, kHeadDim> * kDecodeStageBytes<C, kHeadDim>;  // of a warp
+  /// The ring of one warp.
+  static constexpr int kRing = kDecodeStages<C, kHeadDim> * kDecodeStageBytes<C, kHeadDim>;
   static constexpr int kQueries = kWarps * kRing;  // [kMaxHeads, kQueryPitch] of a 16-bit type
   static constexpr int kNewestBytes = (kKeyBytes<C, kHeadDim> + 15) / 16 * 16;
   static constexpr int kNewest = kQueries + kMaxHeads * kQueryPitch * 2;  // newest k, then v
@@ -52,8 +56,9 @@ __device__ Vec<float, N> choose(bool first, const Vec<float, N>& a, const Vec<fl
 }
 #endif
 
-/// Grid: (sequences, KV heads, thread blocks of a cluster), the last varies fastest. kHeadTiles:
-/// the query heads of a KV head, in tiles of eight. C: the type of the cache's elements.
+/// The grid is (sequences, KV heads, thread blocks of a cluster), of which the last varies fastest.
+/// kHeadTiles is the number of query heads of a KV head, in tiles of eight. C is the type of the
+/// cache's elements.
 template <class T, class C, int kHeadDim, int kHeadTiles>
 __global__ void __launch_bounds__(kMaxThreads, kHeadTiles == 1 ? 2 : 1)
     decode_cluster_kernel(const RopeDecodeParams params) {
@@ -74,7 +79,7 @@ __global__ void __launch_bounds__(kMaxThreads, kHeadTiles == 1 ? 2 : 1)
   const int seq = item / num_kv_heads, head = item % num_kv_heads;
   if (!params.prefetch_keys) begin_kernel();
 
-  // The step's arrays are older than the previous kernel.
+  // The step's arrays were written before the previous kernel began.
   const int context = p.context_lens[seq];
   if (context == 0) return;  // the whole cluster returns
   // This barrier counts the bytes of the partial results that the cluster sends here.
@@ -143,11 +148,11 @@ __global__ void __launch_bounds__(kMaxThreads, kHeadTiles == 1 ? 2 : 1)
     queries[i] = from_float<T>(0);
   if (params.prefetch_keys) begin_kernel();
 
-  // The query heads of the KV head and, in one thread block of the cluster, the newest k and v. All
-  // are loaded before the first one is computed.
+  // Norm and rotate the query heads of the KV head and, in one thread block of the cluster, the
+  // newest k; store that k and v. All are loaded before the first one is computed.
   unsigned char* const newest = shared + Shared::kNewest;
   {
-    constexpr int kMostHeads = (Shared::kMaxHeads + 2 + kWarps - 1) / kWarps;  // of a warp
+    constexpr int kMostHeads = (Shared::kMaxHeads + 2 + kWarps - 1) / kWarps;  // that a warp has
     const T* const token = static_cast<const T*>(p.qkv) + int64_t{seq} * r.num_rows() * kHeadDim;
     const int num_heads = group + (has_newest ? 2 : 0);
     const auto row_of = [&](int h) {
@@ -177,7 +182,7 @@ __global__ void __launch_bounds__(kMaxThreads, kHeadTiles == 1 ? 2 : 1)
         store<kPerLane>(queries + h * Shared::kQueryPitch + kHalfDim + at, parts[i].high);
         continue;
       }
-      // What the cache gets, and a copy of it for this step.
+      // The key or value goes into the cache, and into shared memory for this step.
       const float scale = scale_of_head<C>(parts[i].low, parts[i].high, 32);
       const auto low = cache_elements<C>(parts[i].low, 1 / scale);
       const auto high = cache_elements<C>(parts[i].high, 1 / scale);
@@ -336,8 +341,8 @@ int decode_cluster_size(Launch where, const KvLayout& layout, int num_seqs, int 
                         int64_t num_keys, int64_t longest) {
   if (!layout.tiled || layout.head_dim > 128) return 0;
   const int num_heads = num_seqs * layout.num_kv_heads;
-  // At most one thread block for each multiprocessor, so that those of the next kernel have room;
-  // two if otherwise a single thread block would have all keys of a head.
+  // There is at most one thread block for each multiprocessor, so that those of the next kernel
+  // have room; two if otherwise a single thread block would have all keys of a head.
   const auto fitting = [&](int most, int room) {
     while (most > 0 && num_heads * most > room) most /= 2;
     return most;
@@ -359,7 +364,7 @@ int decode_cluster_size(Launch where, const KvLayout& layout, int num_seqs, int 
       10 * (num_seqs - num_padding) * layout.num_kv_heads > 9 * 2 * where.num_sms;
   if (size == 0 || (size == 1 && has_whole_heads && num_seqs > kFewTokens)) return 0;
   // decode_attention() gives all thread blocks equal ranges, which is faster if there is much to
-  // copy. Its merge through global memory takes as long as 256 keys.
+  // copy, but its merge through global memory takes as long as copying 256 keys.
   constexpr int64_t kMuchToCopy = 1024, kMergeKeys = 256;
   const int64_t mean = num_keys * layout.num_kv_heads / where.num_sms;  // keys of a multiprocessor
   return mean <= kMuchToCopy && longest / size <= mean + kMergeKeys ? size : 0;

@@ -11,7 +11,7 @@
 namespace nanovllm::cuda::decode {
 using namespace hopper;
 
-inline constexpr int kWarps = 4, kThreads = kWarps * 32;  // without the warp that copies
+inline constexpr int kWarps = 4, kThreads = kWarps * 32;  // that compute; a copying warp may follow
 static_assert(kWarps * kDecodeKeys == kDecodeTile);
 /// Without bulk copies the ring is small, because most GPUs without them have 99 KB of shared
 /// memory for a thread block.
@@ -23,7 +23,7 @@ inline constexpr int kRingStages = kBulk ? kDecodeStages<C, kHeadDim>
 struct Cursor {
   int seq, head, tile;
   int context, slot, token;
-  int num_tiles;  // of each head of the sequence
+  int num_tiles;  // tiles of each head of the sequence
   DecodeSplits splits;
 
   __device__ Cursor(const DecodeStart& start, const DecodeSplits& splits_)
@@ -133,7 +133,7 @@ __device__ inline void copy_tiles(const AttentionParams& p, const DecodePlan& pl
   if (lane > 0) block = -1;  // not known yet
   for (;; at.advance(p, plan), block = -1) {
     const int first = at.tile * kDecodeTile + lane * lane_keys;
-    // Whole groups of keys, since the layout is made of these.
+    // The layout stores keys in groups, so only whole groups are contiguous.
     constexpr int kGroup = kIsE4m3<C> ? kScaledKeys : 8;
     const int num_keys =
         (min(kDecodeTile, at.context - at.tile * kDecodeTile) + kGroup - 1) / kGroup * kGroup;

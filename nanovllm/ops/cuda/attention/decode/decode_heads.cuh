@@ -6,12 +6,12 @@
 #include "nanovllm/ops/cuda/attention/kv_store.cuh"
 #include "nanovllm/ops/cuda/device/mma.cuh"
 
-// What both kernels of decode attention share: a warp computes the query heads of one KV head for
-// 16 keys at a time, which have the same layout in shared memory as in the cache (kv_layout.cuh). C
-// is the type of the cache's elements.
+// The code that both kernels of decode attention share: a warp computes the query heads of one KV
+// head for 16 keys at a time, which have the same layout in shared memory as in the cache
+// (kv_layout.cuh). C is the type of the cache's elements.
 namespace nanovllm::cuda {
 
-inline constexpr int kDecodeKeys = 16;  // that a warp computes at a time
+inline constexpr int kDecodeKeys = 16;  // keys that a warp computes at a time
 static_assert(kDecodeKeys == kScaledKeys);
 template <class C, int kHeadDim>
 inline constexpr int kKeyBytes = kHeadDim* static_cast<int>(sizeof(C)) + (kIsE4m3<C> ? 4 : 0);
@@ -33,12 +33,12 @@ inline constexpr int kDecodeStages = std::max(2, 24576 / kDecodeStageBytes<C, kH
 /// scale instead of the largest weight.
 template <class T, class C, int kHeadDim, int kHeadTiles>
 struct DecodeHeads {
-  using Operand = std::conditional_t<kIsE4m3<C>, F16, T>;  // of the matrix instruction
+  using Operand = std::conditional_t<kIsE4m3<C>, F16, T>;  // type that the tensor cores multiply
   /// Floats of a head for save(): rows are aligned, and save() meets no bank conflict.
   static constexpr int kPitch = kHeadDim + 4;
 
-  uint32_t q[kHeadDim / 8]
-            [kHeadTiles];  // the operand b of mma.cuh; zero for heads that do not exist
+  /// The operand b of mma.cuh; zero for heads that do not exist.
+  uint32_t q[kHeadDim / 8][kHeadTiles];
   float max[kHeadTiles][2], sum[kHeadTiles][2] = {};
   float acc[kHeadDim / 16][kHeadTiles][4] = {};
 
@@ -47,7 +47,7 @@ struct DecodeHeads {
     for (int e = 0; e < kHeadTiles; ++e) max[e][0] = max[e][1] = -INFINITY;
   }
 
-  /// Loads q of `group` heads, which are `pitch` elements apart. `scale` is that of add().
+  /// Loads q of `group` heads, which are `pitch` elements apart. `scale` is also add()'s argument.
   __device__ void load_queries(const T* heads, int pitch, int group, float scale) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
@@ -78,8 +78,9 @@ struct DecodeHeads {
     // ldmatrix: lane l addresses row l % 8 of matrix l / 8. Matrices 0 and 1 are neighbours in keys
     // for K, in dimensions for V; in keys for both if they are e4m3.
     const int matrix = lane / 8, matrix_row = lane % 8;
-    uint32_t chunk = 0;                                                      // of a row of e4m3
-    float key_scale[2] = {1, 1}, value_scale[2] = {1, 1}, lift[2] = {0, 0};  // lane / 4 and + 8
+    uint32_t chunk = 0;  // the place of this lane's 16 bytes in a row of e4m3
+    // The scales of keys lane / 4 and lane / 4 + 8. `lift` is log2 of the value's scale.
+    float key_scale[2] = {1, 1}, value_scale[2] = {1, 1}, lift[2] = {0, 0};
     if constexpr (kIsE4m3<C>) {
       scale = 1;  // q contains it
 #pragma unroll
@@ -253,8 +254,9 @@ __device__ inline DecodePart merge_parts(const float* row, int stride, int d) {
   return all;
 }
 
-/// Stores neighbouring elements of attention's output, from `column` of row `token` on. A warp
-/// calls this for 128 neighbours together if the output is quantized too: those are a chunk.
+/// Stores neighbouring elements of attention's output, from `column` of row `token` on. If the
+/// output is quantized too, all lanes of a warp call this together, for the 128 neighbours that
+/// share a scale.
 template <class T>
 __device__ inline void store_output(const AttentionParams& p, int64_t token, int column,
                                     const float (&values)[kMergeWidth]) {

@@ -5,7 +5,7 @@
 
 namespace nanovllm::cuda {
 
-inline constexpr int kDecodeTile = 64;  // keys
+inline constexpr int kDecodeTile = 64;  // keys of a tile
 /// The number of tiles of a head with this many keys.
 constexpr int num_decode_tiles(int num_keys) { return (num_keys + kDecodeTile - 1) / kDecodeTile; }
 
@@ -16,13 +16,13 @@ constexpr int num_decode_tiles(int num_keys) { return (num_keys + kDecodeTile - 
 struct DecodeSplits {
   uint32_t num_tiles, num_blocks;
   int32_t slack;
-  int32_t
-      merge_tiles;  ///< a head's end counts as this many more tiles, the time of a merge; <= slack
+  /// A head's end counts as this many more tiles, the time that a merge takes; at most `slack`.
+  int32_t merge_tiles;
 
-  /// `is_even`: the numbers of tiles of any two heads differ by one at most. Then all ranges have
-  /// the same number of tiles, and many end with a head. Otherwise the end of a head counts as one
-  /// more tile, thread blocks get equal shares of the list, and boundaries move by one tile at
-  /// most.
+  /// With `is_even`, which says that the numbers of tiles of any two heads differ by one at most,
+  /// all ranges have the same number of tiles, and many end with a head. Without it the end of a
+  /// head counts as one more tile, thread blocks get equal shares of the list, and boundaries move
+  /// by one tile at most.
   static constexpr DecodeSplits of(bool is_even) {
     return {.num_tiles = 0, .num_blocks = 1, .slack = 0, .merge_tiles = is_even ? 0 : 1};
   }
@@ -30,7 +30,7 @@ struct DecodeSplits {
   constexpr int tiles_of(int num_keys) const {
     return num_keys == 0 ? 0 : num_decode_tiles(num_keys) + merge_tiles;
   }
-  /// Called when the length of the list is known. Ranges have at least two tiles with keys, because
+  /// Chooses the ranges of a list of this size. Ranges have at least two tiles with keys, because
   /// a merge costs more than a tile; and they are longer than twice the slack, so that no two
   /// boundaries meet.
   constexpr void divide(int list_size, int max_blocks) {
@@ -52,8 +52,8 @@ struct DecodeSplits {
     if (std::min(tile, rest) > slack) return 0;
     return tile <= rest ? -tile : rest;
   }
-  /// The first and the last thread block that compute a head that is split. Its tiles begin at
-  /// `position` of the list.
+  /// The first and the last thread block that compute a split head, whose tiles begin at `position`
+  /// of the list.
   constexpr int first_block(int position) const { return block_at(position + slack); }
   constexpr int last_block(int position, int head_tiles) const {
     return block_at(position + head_tiles - slack - 1);

@@ -2,26 +2,28 @@
 #include "nanovllm/ops/cuda/attention/dispatch.cuh"
 #include "nanovllm/ops/cuda/device/mma.cuh"
 
-// Causal attention of sequences with several new tokens over their paged keys, for every GPU from
-// Ampere on; the formula is in prefill_sm90.cu. A thread block computes one query head of kRows
-// tokens, 16 in each warp, for the keys that the last token sees, with an online softmax. The next
-// tile of keys and values is copied while this one is computed. In shared memory they have the
-// layout of the cache (kv_layout.cuh): two stages of [K, V], [keys / 8][head_dim / 64][8][64]
-// each. Source: Dao, "FlashAttention-2", 2023.
+//   out[i, h] = sum_j softmax(scale q[i, h] . k[j]) v[j]
+// over the paged keys j up to new token i's own (causal attention), for sequences with several new
+// tokens, on every GPU from Ampere on. A thread block computes one query head of kRows tokens, 16
+// in each warp, for the keys that the last token sees, with an online softmax. The tensor cores
+// (mma) bound it, since each key in shared memory serves kRows tokens. The next tile of keys and
+// values is copied while this one is computed. In shared memory they have the layout of the cache
+// (kv_layout.cuh): two stages of [K, V], [keys / 8][head_dim / 64][8][64] each. Source: Dao,
+// "FlashAttention-2", 2023.
 namespace nanovllm::cuda {
 namespace {
 
 constexpr int kWarps = 4, kThreads = 32 * kWarps;
 constexpr int kRows = 16 * kWarps;  // tokens of a thread block
-/// Keys of a tile: two stages of keys and values must fit in the 99 KB that every GPU has.
+/// Keys of a tile. Two stages of keys and values must fit in the 99 KB that every GPU has.
 template <int kHeadDim>
 constexpr int kTileKeys = kHeadDim == 256 ? 32 : 64;
 
 // -- kernel
 
-/// Finds the sequence of tile `index` of the batch, and the first of its kRows tokens. Sequences
-/// with one new token have no tiles. False beyond the last tile. All lanes of a warp call this
-/// together.
+/// Finds the sequence of tile `index` of the batch, and the first of the tile's kRows tokens.
+/// Sequences with one new token have no tiles. Returns false beyond the last tile. All lanes of a
+/// warp call this together.
 __device__ bool find_tile(const AttentionParams& p, int index, int& seq, int& first_row) {
   const int lane = threadIdx.x % 32;
   for (int base = 0; base < p.num_seqs; base += 32) {
@@ -43,7 +45,7 @@ __device__ bool find_tile(const AttentionParams& p, int index, int& seq, int& fi
 
 template <class T, int kHeadDim>
 __global__ void __launch_bounds__(kThreads) prefill_kernel(const AttentionParams p) {
-  constexpr int kKeys = kTileKeys<kHeadDim>, kTileBytes = kKeys * kHeadDim * 2;  // of K or V
+  constexpr int kKeys = kTileKeys<kHeadDim>, kTileBytes = kKeys * kHeadDim * 2;  // bytes of K or V
   extern __shared__ __align__(1024) unsigned char shared[];
   begin_kernel();
   int seq, first_row;
@@ -63,7 +65,7 @@ __global__ void __launch_bounds__(kThreads) prefill_kernel(const AttentionParams
 #pragma unroll
     for (int i = 0; i < kTileBytes / 16 / kThreads; ++i) {
       const int offset = (i * kThreads + static_cast<int>(threadIdx.x)) * 16;
-      const int group = offset / (8 * kHeadDim * 2);  // of 8 keys
+      const int group = offset / (8 * kHeadDim * 2);  // which 8 keys of the tile
       const int first = tile * kKeys + group * 8, key = first + offset / 128 % 8;
       const bool exists = key < context;
       const int64_t from = exists ? p.layout.entry(table[first / p.layout.block_size], kv_head) +

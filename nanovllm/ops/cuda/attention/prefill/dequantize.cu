@@ -1,10 +1,12 @@
 #include "nanovllm/ops/cuda/attention/attention.h"
 #include "nanovllm/ops/cuda/attention/dispatch.cuh"
 
-// 16-bit copies of the keys and values of e4m3 that prefill attention reads:
-//   copy[key, d] = round(e4m3[key, d] * scale[key]).
-// Each key is converted once for all query heads and tokens that read it, which takes a few percent
-// of the attention's time; so the tensor cores need no other kernel.
+//   copy[key, d] = round(e4m3[key, d] * scale[key])
+// for the keys and values of the sequences with several new tokens. A thread block converts one KV
+// head in one block of the cache. Memory bandwidth bounds it: a byte is read and two are written
+// with hardly any arithmetic. Each key is converted once for all query heads and tokens that read
+// it, which takes a few percent of the attention's time. So prefill attention needs no variant that
+// reads e4m3.
 namespace nanovllm::cuda {
 namespace {
 

@@ -16,7 +16,7 @@ template <int kHeadDim>
 struct Shape {
   static constexpr int kBlockKeys = kHeadDim == 256 ? 64 : 128;
   static constexpr int kQStages = 2;
-  static constexpr int kStages = kHeadDim == 64 ? 8 : kHeadDim == 128 ? 5 : 3;  // of K and V
+  static constexpr int kStages = kHeadDim == 64 ? 8 : kHeadDim == 128 ? 5 : 3;  // for K and V
   static constexpr int kKeyBytes = kHeadDim * 2;
   static constexpr int kBlockBytes = kBlockKeys * kKeyBytes;
   static constexpr int kQBytes = kRows * kHeadDim * 2;
@@ -42,8 +42,8 @@ __device__ Tile read_tile(Shared& shared, RingCursor<kTileStages>& cursor) {
   return tile;
 }
 
-/// Takes one place after the other from the counter and publishes its tile, until kTileStages tiles
-/// are not read yet.
+/// Publishes the tiles of the thread block in shared memory. It takes the place of the next tile
+/// from a counter of all thread blocks, and waits while kTileStages tiles have not been read yet.
 template <int kHeadDim>
 __device__ void schedule(const PrefillParams& params, typename Shape<kHeadDim>::Shared& shared) {
   const bool leader = threadIdx.x % 32 == 0;
@@ -70,8 +70,8 @@ __device__ void schedule(const PrefillParams& params, typename Shape<kHeadDim>::
   }
 }
 
-/// A key block to copy. `id` is the block of the cache of the lane's keys: lane i has keys
-/// [i * copy_keys, (i + 1) * copy_keys).
+/// A key block to copy. Lane i copies its keys [i * copy_keys, (i + 1) * copy_keys), which are in
+/// block `id` of the cache.
 struct KeyBlock {
   int id;
   int first_key;
@@ -108,13 +108,14 @@ __device__ void copy_block(const PrefillParams& params, const void* pool, uint32
   }
 }
 
-/// Sets the values of a key block from num_keys on to zero: their weights are 0, but 0 * NaN is
-/// NaN.
+/// Sets the values of a key block from num_keys on to zero. Their weights are 0, but the memory may
+/// hold NaN, and 0 * NaN is NaN.
 template <int kHeadDim>
 __device__ void clear_tail(uint32_t to, int num_keys) {
   using S = Shape<kHeadDim>;
   const int lane = threadIdx.x % 32;
-  // The rest of a group of 8 keys, one panel after the other, then all groups behind it.
+  // Clear the end of the last group of 8 keys, one panel of 64 dimensions after the other, then all
+  // groups behind it.
   const int group = num_keys / 8 * S::kGroupBytes;
   if (num_keys % 8 != 0) {
     for (int panel = 0; panel < kHeadDim / 64; ++panel) {
@@ -179,7 +180,7 @@ template <int kHeadDim>
 __device__ void copy_q(const PrefillParams& params, typename Shape<kHeadDim>::Shared& shared,
                        int group) {
   using S = Shape<kHeadDim>;
-  constexpr int kChunks = kHeadDim / 8;  // of 16 bytes in a row
+  constexpr int kChunks = kHeadDim / 8;  // pieces of 16 bytes in a row
   const int lane = threadIdx.x % 32;
   const AttentionParams& args = params.args;
   const int64_t row_bytes =

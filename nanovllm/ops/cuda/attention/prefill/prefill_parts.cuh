@@ -3,13 +3,13 @@
 #include "nanovllm/ops/cuda/attention/prefill/prefill_tiles.cuh"
 #include "nanovllm/ops/cuda/device/hopper.cuh"
 
-// Tiles of prefill_sm90.cu whose keys are divided into parts. Each part has weighted sums, and the
-// maximum and sum of weights that belong to them. The warpgroup that ends last merges them in their
-// order, so that the result does not depend on which one that is.
+// How prefill_sm90.cu computes a tile whose keys are divided into parts. A warpgroup stores the
+// weighted sums of a part with their maximum and sum of weights. The warpgroup that ends last
+// merges all parts in their order, so that the result does not depend on which one that is.
 namespace nanovllm::cuda::prefill {
 
-/// Floats of a part's results for one warpgroup: of each thread its sums, then two maxima and two
-/// sums of weights. They are stored in pieces of four floats, [pieces][128 threads].
+/// The number of floats of a part's results for one warpgroup. Each thread has its weighted sums,
+/// then two maxima and two sums of weights, stored in pieces of four floats, [pieces][128 threads].
 constexpr int kPartThreads = 128;
 constexpr int part_floats(int head_dim) { return kPartThreads * (head_dim / 2 + 4); }
 

@@ -7,12 +7,13 @@
 #include "nanovllm/ops/cuda/attention/prefill/prefill_softmax.cuh"
 #include "nanovllm/ops/cuda/device/wgmma.cuh"
 
-// Causal attention of many new tokens over a paged cache, for Hopper (sm_90a).
+// Causal attention of many new tokens over a paged cache, for Hopper (sm_90a):
 //
 //   out[i, h] = sum_j p[j] v[j, g] / sum_j p[j],  p[j] = exp(scale q[i, h] . k[j, g] - max),
 //
 // for new token i of a sequence with n new ones and a context of c keys, j < c - n + i + 1, and
-// g = h / (num_heads / num_kv_heads). The maximum and the sum are updated with each block of keys
+// g = h / (num_heads / num_kv_heads). The tensor cores bound it, as long as the softmax between
+// their two products is hidden. The maximum and the sum are updated with each block of keys
 // (online softmax). The structure is FlashAttention-3's (Shah et al., 2024): producer warps that
 // only copy, and two consumer warpgroups that use the tensor cores in turns (ping-pong), each of
 // which computes the scores of the next key block during the softmax of this one. Sums are rescaled
@@ -38,15 +39,16 @@ using namespace prefill;
 
 constexpr int kThreads = 384;  // a warpgroup of producers, then two of consumers
 // Registers of a thread after the producers have given some to the consumers. The three warpgroups
-// start with 168 for each thread; if all together asked for more than 3 * 168, they would wait for
-// ever.
+// start with 168 for each thread; if together they asked for more than 3 * 168, they would wait
+// forever.
 constexpr int kProducerRegisters = 56;
 constexpr int kConsumerRegisters = 224;
 static_assert(kProducerRegisters + 2 * kConsumerRegisters <= 3 * 168);
 
 // -- kernel
 
-/// The consumer warpgroup `group`.
+/// Computes the tiles of the thread block in consumer warpgroup `group`. kDivides says whether the
+/// keys of a tile may be divided into parts.
 template <class T, int kHeadDim, bool kDivides>
 __device__ __forceinline__ void attend(const PrefillParams& params,
                                        typename Shape<kHeadDim>::Shared& shared, int group) {
@@ -137,8 +139,8 @@ __device__ __forceinline__ void attend(const PrefillParams& params,
   pack_weights();
 
   for (;;) {
-    // Here p holds the weights of key block `block` of `tile`, and o the sum over the blocks behind
-    // it.
+    // At this point p holds the weights of key block `block` of `tile`, and o holds the weighted
+    // sum over the key blocks behind it.
     const Tile done = tile;
     const bool new_tile = block == first_block(tile);
     if (new_tile) {
@@ -220,7 +222,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32, 0);
 
   if (threadIdx.x == 0) {
-    constexpr int kWarps = 8;  // of both warpgroups
+    constexpr int kWarps = 8;  // warps of both consumer warpgroups
     for (int i = 0; i < kTileStages; ++i) {
       barrier_init(shared_address(&shared.tile_full[i]), 1);
       barrier_init(shared_address(&shared.tile_empty[i]), kWarps + 3);

@@ -2,8 +2,9 @@
 
 #include "nanovllm/ops/cuda/device/device.cuh"
 
-// What a warpgroup of prefill_sm90.cu does with its scores and sums outside the tensor cores.
-// Scores and sums are in the threads' registers as wgmma leaves them (wgmma.cuh).
+// The work of a warpgroup of prefill_sm90.cu on its scores and sums outside the tensor cores: the
+// online softmax, the causal mask and the output. Scores and sums are in the threads' registers as
+// wgmma leaves them (wgmma.cuh).
 namespace nanovllm::cuda::prefill {
 
 /// Sums are rescaled when a score exceeds their maximum by more than this, in powers of two.
@@ -73,9 +74,9 @@ struct Softmax {
     return (score - maximum[r]) * scale_log2 > kRescaleLog2;
   }
 
-  /// The bits of the largest of the thread's scores of each row. If all are negative, they are the
-  /// bits of any of them: floats are compared as integers, of which one instruction compares three,
-  /// and negative floats have the opposite order.
+  /// The bits of the largest of the thread's scores of each row; if all are negative, the bits of
+  /// any negative one. Floats are compared as integers, because one instruction compares three of
+  /// those, and negative floats have the opposite order.
   template <int kCount>
   __device__ static void largest(const float (&s)[kCount], int (&bits)[2]) {
     constexpr int kChains = 4;  // comparisons of a row that do not wait for each other

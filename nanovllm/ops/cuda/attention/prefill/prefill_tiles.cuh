@@ -18,13 +18,14 @@
 // each tile are divided into parts (prefill_parts.cuh), which take consecutive places.
 namespace nanovllm::cuda::prefill {
 
-constexpr int kPrefillCounters = 2;  // for all tiles; then one for each part and warpgroup
+// Counters for all tiles; behind them is one for each part and warpgroup.
+constexpr int kPrefillCounters = 2;
 constexpr int most_parts(int num_blocks) { return 3 * num_blocks; }
 
-constexpr int kMostParts = 32;        // of a tile
-constexpr int kNotDivided = 1 << 24;  // more key blocks than there are
-/// A part of a tile's keys: one of `count`, which are stored from place `first` on. One word, since
-/// the warpgroups have few registers.
+constexpr int kMostParts = 32;        // that a tile is divided into
+constexpr int kNotDivided = 1 << 24;  // more key blocks than any tile has
+/// A part of a tile's keys: number `index` of `count` parts, whose results are stored from place
+/// `first` on. It is one word, since the warpgroups have few registers.
 struct Part {
   uint32_t count : 6 = 1, index : 6 = 0, first : 20 = 0;
 };
@@ -35,11 +36,11 @@ struct Tile {
   int num_tokens;   ///< rows from there to the sequence's end; may be more than a tile has
   int first_limit;  ///< keys that its first token sees; each next one sees one more
   int context;      ///< keys of the sequence
-  int first_block;  ///< of its key blocks
-  int end_block;    ///< key blocks that its last token sees; 0 marks the end of the work
-  int head_group;
-  int slot;   ///< row of block_tables
-  Part part;  ///< what first_block and end_block belong to
+  int first_block;  ///< the first key block that it reads
+  int end_block;    ///< behind the last key block that it reads; 0 marks the end of the work
+  int head_group;   ///< its group_heads query heads, which share a KV head
+  int slot;         ///< row of block_tables
+  Part part;        ///< which part of the tile's keys first_block and end_block delimit
 };
 
 struct PrefillParams {
@@ -126,7 +127,7 @@ class TileScheduler {
   __device__ int groups_in_section() const {
     return min(section_groups_, params_.num_groups - first_group_);
   }
-  /// How many places the present level has in the present section: tiles times groups times parts.
+  /// How many places in the order the present level has in the present section of KV heads.
   __device__ int num_places() const { return level_tiles_ * groups_in_section() * level_parts_; }
 
   __device__ Lengths lengths(int s) const {
@@ -188,19 +189,19 @@ class TileScheduler {
 
   const PrefillParams& params_;
   int max_level_ = 0;
-  int section_groups_ = 0;
-  int first_group_ = 0;  ///< of this section
-  int level_ = 0;        ///< the current level; 0: there are no more tiles
-  int level_place_ = 0;  ///< the place of the level's first tile
-  int level_tiles_ = 0;  ///< the number of the level's tiles in one head group
-  int level_parts_ = 1;  ///< the number of parts of each of its tiles
-  int level_part_ = 0;   ///< the number of its first part, among all tiles that are divided
-  int next_level_ = 0;   ///< the next lower level that has tiles
+  int section_groups_ = 0;  ///< head groups of a section
+  int first_group_ = 0;     ///< the first head group of the present section
+  int level_ = 0;           ///< the current level; 0: there are no more tiles
+  int level_place_ = 0;     ///< the place of the level's first tile
+  int level_tiles_ = 0;     ///< the number of the level's tiles in one head group
+  int level_parts_ = 1;     ///< the number of parts of each of its tiles
+  int level_part_ = 0;      ///< the number of its first part, among all tiles that are divided
+  int next_level_ = 0;      ///< the next lower level that has tiles
   // The sequences are visited in chunks of 32, one for each lane.
   int chunk_first_ = 0;  ///< the chunk's first sequence
   int chunk_rank_ = 0;   ///< the number of the level's tiles in earlier chunks
   int chunk_tiles_ = 0;  ///< the number of the level's tiles in this chunk
-  Lengths own_;          ///< of this lane's sequence
+  Lengths own_;          ///< the lengths of this lane's sequence
   int own_below_ = 0;    ///< the number of its tiles of lower levels
   int own_tiles_ = 0;    ///< the number of its tiles of this level
   int own_until_ = 0;    ///< own_tiles_, added over this lane and all lower ones

@@ -14,25 +14,25 @@ using namespace hopper;
 
 // -- layout
 
-constexpr int kChunk = kBoxColumns;        // of k in a stage
-constexpr int kChunkBytes = kBoxRowBytes;  // of a row
+constexpr int kChunk = kBoxColumns;        // columns of k in a stage
+constexpr int kChunkBytes = kBoxRowBytes;  // bytes of a row in a stage
 constexpr int kMaxSplit = 8;
 constexpr int kPerLine = 32;            // floats in 128 bytes, which the L2 cache fetches at once
-constexpr int kThreads = 2 * 128 + 32;  // at least: two warpgroups and the producer's warp
+constexpr int kThreads = 2 * 128 + 32;  // the least: two warpgroups and the producer's warp
 
 struct Params {
   CUtensorMap w, x;  // boxes of [rows / 2, kChunk] and [kTokens, kChunk]
   GemmArgs args;
   DeferredNorm norm;
   int rows, split, stages;
-  int num_chunks;   // of k, for the thread blocks of a cluster together
+  int num_chunks;   // chunks of k, in all thread blocks of a cluster together
   int consumers;    // threads that multiply
   bool early;       // lets the next kernel start before the previous one has ended
   RopeParams rope;  // if out is q, k and v
 };
 
-/// The operands of a Block: how a stage of them is copied. Those of quantized weights are in
-/// quantized/hopper/.
+/// The operands of a Block: how a stage of w and x is copied. quantized/hopper/ has the operands
+/// for quantized weights.
 struct PlainOperands {
   using Params = swap_ab::Params;
   static constexpr bool kQuantized = false;
@@ -44,7 +44,7 @@ struct PlainOperands {
   static __host__ __device__ int bytes(int rows) { return rows * kChunkBytes; }
   static __host__ __device__ int x_bytes(int tokens) { return tokens * kChunkBytes; }
 
-  /// Adds w and x to the parameters of a kernel. `tokens`: the rows of x in a stage.
+  /// Adds w and x to the parameters of a kernel. `tokens` is the number of rows of x in a stage.
   static Params with_operands(Params p, int tokens) {
     const int parts = p.args.epilogue == Epilogue::kSwiglu ? 2 : 1;
     p.w = tensor_map(p.args.w, parts * p.args.n, p.args.k, p.rows / 2);
@@ -109,7 +109,7 @@ struct Block {
   const Layout<kTokens, Operands> layout{p.rows, p.stages};
   const uint32_t shared;
   const bool swiglu = args.epilogue == Epilogue::kSwiglu;
-  const int rank = cluster_rank();  // which part of k
+  const int rank = cluster_rank();  // which part of k this thread block has
   const int columns = swiglu ? p.rows / 2 : p.rows;
   const int first_column = static_cast<int>(blockIdx.x) / p.split * columns;
   const int first_chunk = p.num_chunks * rank / p.split;
@@ -242,8 +242,9 @@ struct Block {
                      shared + to * bytes, bytes, remote_address(barrier(kSumsFull), to));
   }
 
-  /// Waits for the sums, and lets the cluster know that they are here: once for each thread, before
-  /// its first part of the epilogue, so that no thread block waits for others at the end.
+  /// Waits for the sums, and lets the cluster know that they have arrived. Each thread does so
+  /// once, before its first part of the epilogue, so that no thread block waits for others at the
+  /// end.
   __device__ void receive_sums(bool& has_received) const {
     if (has_received) return;
     has_received = true;
@@ -319,7 +320,7 @@ struct Block {
       Vec<float, 4> weight = {};
       if (adds) y = load<4>(out);
       if (norms) weight = load<4>(p.norm.weight + first_column + column);
-      // Their number must be a power of two, and a quantized weight may have other numbers of rows.
+      // `lanes` must be a power of two; with a quantized weight per_token may not be one.
       const int lanes = Operands::kQuantized ? 8 : per_token;
       const float scale = factor(token, column / 4 % lanes, lanes);
       receive_sums(has_received);
@@ -353,7 +354,7 @@ struct Block {
       prefetch_l2(r.q_norm + i);
       prefetch_l2(r.k_norm + i);
     }
-    constexpr int kLines = kHeadDim / 2 / kPerLine;  // of a token's cosines
+    constexpr int kLines = kHeadDim / 2 / kPerLine;  // cache lines of a token's cosines
     const int num_tokens = kTokens / p.split, line = threadIdx.x % kLines * kPerLine;
     for (int i = threadIdx.x / kLines; i < num_tokens; i += blockDim.x / kLines) {
       const int token = min(rank * num_tokens + i, args.num_tokens - 1);

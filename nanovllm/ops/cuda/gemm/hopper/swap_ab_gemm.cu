@@ -6,23 +6,25 @@
 #include "nanovllm/ops/cuda/gemm/hopper/swap_ab_kernel.cuh"
 #include "nanovllm/ops/cuda/gemm/quantized/hopper/hopper_gemms.h"
 
-// GEMMs of 9 to 64 tokens on Hopper with swapped operands
-// (swap-AB): the rows of w are wgmma's M, 64 for each warpgroup, and the tokens are its N, 32
-// or 64. With the tokens as M, half of a tile or more would be padding.
+//   out [T, n] = x w^T + bias, out += x w^T, or SwiGLU (Epilogue), for 9 to 64 tokens T on Hopper.
+// The operands are swapped (swap-AB): the rows of w are wgmma's M, 64 for each warpgroup, and the
+// tokens are its N, 32 or 64. With the tokens as M, half of a tile or more would be padding. Memory
+// bandwidth bounds it, because the weights are read once, and the latency from one kernel to the
+// next.
 //
 // A thread block computes some rows of w for one part of k (split-K), and the thread blocks of a
-// cluster compute the other ranges of k for the same rows. Each finishes some of the tokens: the
+// cluster compute the other parts of k for the same rows. Each finishes some of the tokens: the
 // others send it their sums of these tokens, which it adds in the order of k. TMA copies w and x
 // into one ring of stages, and as much of w as the ring holds is prefetched before the previous
 // kernel has ended. The epilogue adds bias or residual, computes SwiGLU, and begins or finishes a
-// DeferredNorm. If the rows of a thread block are a head of q, k or v, the epilogue also does the
-// head's norm, the rotation and the store into the cache. Read swap_ab_kernel.cuh for the
-// kernel, and swap_ab_block.cuh for the thread block's code.
+// DeferredNorm. If the rows of a thread block are heads of q, k or v, the epilogue also does their
+// norm, the rotation and the store into the cache. Read swap_ab_kernel.cuh for the kernel, and
+// swap_ab_block.cuh for the thread block's code.
 namespace nanovllm::cuda {
 using namespace swap_ab;
 namespace {
 
-/// The most parts of a norm that this GEMM begins. The next one adds all of them for each token.
+/// The most parts of a norm that this GEMM begins. The next GEMM adds all of them for each token.
 constexpr int kMostNormParts = 128;
 /// The ring of a thread block, if one, two or three thread blocks run on a multiprocessor.
 constexpr int kRingBytes[] = {200 << 10, 100 << 10, 72 << 10};
@@ -40,8 +42,8 @@ std::optional<SwapAbConfig> find_quantized_config(Launch where, const GemmArgs& 
   // least convert. If x is quantized too, nothing is converted, and it is faster to let the next
   // kernel start early, which needs memory for a second thread block.
   const int residents = args.has_e4m3_x ? 2 : 1;
-  // A wave of thread blocks takes as long as one of them, and a while to begin, which is that of
-  // about 32 rows. The epilogue without SwiGLU suits no more than 128 rows.
+  // A wave of thread blocks takes as long as one of them, plus the time to begin, which is about
+  // that of 32 rows. The epilogue without SwiGLU suits no more than 128 rows.
   const int slots = residents * where.num_sms;
   const int most_rows = swiglu && residents == 1 ? 256 : 128;
   int rows = 0, least = 0;
@@ -51,7 +53,7 @@ std::optional<SwapAbConfig> find_quantized_config(Launch where, const GemmArgs& 
     if (total_rows % more == 0 && is_better) rows = more, least = cost;
   }
   if (rows == 0 || (args.epilogue == Epilogue::kAdd && args.n / rows > kMostNormParts)) return {};
-  constexpr int kLeastChunks = 4;  // of a part of k
+  constexpr int kLeastChunks = 4;  // chunks of a part of k
   int split = 1;
   for (int more = 2; more <= kMaxSplit; more *= 2) {
     // Clusters of four or more do not fill every group of multiprocessors.
@@ -85,10 +87,10 @@ std::optional<SwapAbConfig> find_config(Launch where, const GemmArgs& args) {
     return (total_rows / rows * split + usable - 1) / usable;
   };
   if (residents(1) > most_resident) return {};
-  // The more a GEMM is split, the more of w is loaded at once, and the more sums are exchanged.
-  // Rows times chunks of a thread block, for each part of k.
+  // The more a GEMM is split, the more of w is loaded at once, and the more sums are exchanged. So
+  // a thread block needs this many rows times chunks for each part of k.
   const int least_work = tokens == 32 ? 32 : 40;
-  // Chunks for which a large ring gains more than another split.
+  // With this many chunks for a thread block, a large ring gains more than another split.
   constexpr int kLongPart = 24;
   int split = 1;
   for (int more = 2; more <= kMaxSplit; more *= 2) {

@@ -7,14 +7,15 @@ namespace nanovllm::cuda {
 
 /// The fewest and the most tokens of swap_ab_gemm().
 inline constexpr int kFewestSwapAbTokens = 9, kSwapAbTokens = kNormTokens;
-/// The same for E4M3 by E4M3 where tile_gemm() computes it too, which is faster beyond.
+/// The most tokens of swap_ab_gemm() with E4M3 by E4M3 if tile_gemm() supports the weight too,
+/// since tile_gemm() is faster with more.
 inline constexpr int kE4M3SwapAbTokens = 32;
 
 /// How a GEMM is divided.
 struct SwapAbConfig {
-  int rows;       // of w in a thread block; with SwiGLU half of them are gates
+  int rows;       // rows of w of a thread block; with SwiGLU half of them are gates
   int split;      // thread blocks of a cluster, each with a part of k
-  int stages;     // of the ring
+  int stages;     // stages of the ring
   int consumers;  // threads that multiply
 };
 
@@ -25,10 +26,10 @@ struct SwapAbConfig {
 /// SwiGLU, it must be small and x not normed yet. Rotation needs a head_dim of 64 or 128. Hopper
 /// only.
 bool prefers_swap_ab_gemm(Launch where, const GemmArgs& args, DType dtype);
-/// args.x has been normed, or it is norm.x. With kAdd the GEMM begins `norm` if it has a weight;
-/// otherwise it finishes `norm` if it has squares.
+/// Computes the GEMM. args.x has been normed, or it is norm.x. With kAdd the GEMM begins `norm` if
+/// that has a weight; with another epilogue it finishes `norm` if that has squares.
 void swap_ab_gemm(Launch where, const GemmArgs& args, const DeferredNorm& norm);
-/// DeferredNorm::num_parts of a norm that this GEMM with kAdd begins.
+/// The number of parts (DeferredNorm::num_parts) of a norm that this GEMM with kAdd begins.
 int num_norm_parts(Launch where, const GemmArgs& args);
 
 }  // namespace nanovllm::cuda

@@ -3,12 +3,14 @@
 #include "nanovllm/ops/cuda/attention/dispatch.cuh"
 #include "nanovllm/ops/cuda/gemm/quantized/hopper/raw_operands.cuh"
 
-// The kernel of swap_ab_gemm.cu and its launch. Quantized weights of each format are compiled in
-// files of their own (quantized/hopper/).
+// The kernel of swap_ab_gemm.cu, which says what it computes, and its launch. Each format of
+// quantized weights is compiled in a file of its own (quantized/hopper/).
 namespace nanovllm::cuda {
 
-/// kHeadDim: of the heads of q, k and v whose rotation and store are part of the epilogue; or 0. C:
-/// the type of the cache's elements.
+/// A cluster of p.split thread blocks computes p.rows rows of w for all tokens. In a thread block
+/// one lane copies, the other warps multiply, and all warps run the epilogue. kHeadDim is the
+/// dimension of the heads of q, k and v whose rotation and store are part of the epilogue, or 0 if
+/// these are not. C is the type of the cache's elements.
 template <class Operands, int kTokens, int kHeadDim, class C>
 __global__ void __launch_bounds__(Operands::kMostThreads, Operands::kResident)
     swap_ab_kernel(const __grid_constant__ typename Operands::Params p) {
@@ -51,7 +53,7 @@ __global__ void __launch_bounds__(Operands::kMostThreads, Operands::kResident)
 template <class Operands, int kTokens, int kHeadDim, class C = Bf16>
 void run_swap_ab_kernel(Launch where, const GemmArgs& args, const SwapAbConfig& config,
                         const DeferredNorm& norm, const RopeParams& rope) {
-  const int parts = args.epilogue == Epilogue::kSwiglu ? 2 : 1;  // of w: gates and ups
+  const int parts = args.epilogue == Epilogue::kSwiglu ? 2 : 1;  // with SwiGLU, gates and ups
   const int num_chunks = (args.k + Operands::kChunk - 1) / Operands::kChunk;
   const swap_ab::Params params = {
       .w = {},
@@ -63,7 +65,7 @@ void run_swap_ab_kernel(Launch where, const GemmArgs& args, const SwapAbConfig& 
       .stages = config.stages,
       .num_chunks = num_chunks,
       .consumers = config.consumers,
-      // As in small_gemm.cuh with a norm: only a kernel whose weights do not all fit the ring.
+      // If all weights fit the ring, the next kernel's loads would delay this kernel's x.
       .early = num_chunks > config.stages * config.split,
       .rope = rope};
   const int bytes = swap_ab::Layout<kTokens, Operands>(config.rows, config.stages).bytes();

@@ -15,10 +15,10 @@
 namespace nanovllm::cuda {
 using namespace hopper;
 
-constexpr int kChunk = kBoxColumns;        // of k in a stage
-constexpr int kChunkBytes = kBoxRowBytes;  // of a row
-/// This many bytes of x are multiplied by all of w before the next ones, so that they stay in the
-/// L2 cache.
+constexpr int kChunk = kBoxColumns;        // columns of k in a stage
+constexpr int kChunkBytes = kBoxRowBytes;  // bytes of a row in a stage
+/// This many bytes of x (a group of token tiles) are multiplied by all of w before the next ones,
+/// so that they stay in the L2 cache.
 constexpr int64_t kGroupBytes = 16 << 20;
 
 struct TileParams {
@@ -27,18 +27,18 @@ struct TileParams {
   int group;       // how many token tiles have kGroupBytes of x
   int split_bits;  // log2 of the split
   TileScratch scratch;
-  TokenGroups groups;      // of a grouped GEMM
-  DeferredNorm norm = {};  // that this GEMM finishes, if it has squares
+  TokenGroups groups;      // the tiles of a grouped GEMM
+  DeferredNorm norm = {};  // if it has squares, this GEMM finishes it
 };
 struct QuantizedTileParams : TileParams {
   RawWeight raw;  // instead of w
 };
 struct E4M3TileParams : TileParams {
   CUtensorMap x_scales;   // boxes of kHalfTokens in a row
-  const float* w_scales;  // [num_blocks, w_scale_stride]: of 128 rows and 128 columns
+  const float* w_scales;  // [num_blocks, w_scale_stride], each for 128 rows and 128 columns
   int w_scale_stride, num_blocks;
 };
-/// Instead of the format of w: both x and w are E4M3 (e4m3_multiply.cuh).
+/// Stands for the format of w if both x and w are E4M3 (e4m3_multiply.cuh).
 struct E4M3ByE4M3 : PlainFormat<__nv_fp8_e4m3> {};
 
 /// A tile of kTokens tokens by kRows rows of w; with SwiGLU half of the rows are gates. The
@@ -50,7 +50,7 @@ struct E4M3ByE4M3 : PlainFormat<__nv_fp8_e4m3> {};
 /// warpgroup, the dequantizer, converts them into the stages that the consumers read.
 template <int kTokens_, int kRows_, bool kSwiglu_, class Format_ = PlainFormat<Bf16>>
 struct Tile {
-  using Format = Format_;  // of w: weight_formats.cuh
+  using Format = Format_;  // the format of w (weight_formats.cuh)
   static constexpr bool kQuantized = Format::kScaled;
   static constexpr bool kE4M3 = std::is_same_v<Format, E4M3ByE4M3>;
   using Params = std::conditional_t<kQuantized, QuantizedTileParams,
@@ -68,10 +68,10 @@ struct Tile {
   /// How many times 64 tokens a warpgroup has.
   static constexpr int kBlocks = kSplitsRows ? 1 : kTokens / kConsumerGroups / 64;
   static constexpr int kGroupRows = kSplitsRows ? kRows / 2 : kRows;
-  static constexpr int kColumns = kE4M3 ? kQuantizedChunk : kChunk;  // of a row in a stage
+  static constexpr int kColumns = kE4M3 ? kQuantizedChunk : kChunk;  // columns of k in a stage
   static constexpr int kStageBytes = (kTokens + kRows) * kChunkBytes;
-  static constexpr int kScaleBytes = kE4M3 ? kTokens * 4 : 0;  // of x, which come with a stage
-  /// Of a thread. All that a multiprocessor has are divided among the warpgroups.
+  static constexpr int kScaleBytes = kE4M3 ? kTokens * 4 : 0;  // the scales of x in a stage
+  /// The registers of a thread in each kind of warpgroup, which share those of a multiprocessor.
   static constexpr bool kFewSums = kBlocks * kGroupRows <= 192;
   static constexpr int kProducerRegisters = 40, kDequantizerRegisters = kFewSums ? 104 : 56;
   static constexpr int kRegisters = kQuantized             ? kFewSums ? 184 : 208
@@ -80,8 +80,8 @@ struct Tile {
   static_assert(!kQuantized || kConsumerGroups == 2);
   /// A thread block begins and ends with a whole step of k: a raw stage has several chunks.
   static constexpr int kStep = kQuantized ? kQuantizedChunk / kChunk : 1;
-  /// Raw stages hold what is on its way from memory. With many tokens multiplications take longer
-  /// than copies of w, and x needs the stages.
+  /// Raw stages hold the bytes of w that are on their way from memory. With many tokens
+  /// multiplications take longer than copies of w, so x gets more of the shared memory.
   static constexpr int kMemory = 226 << 10, kRawMemory = (kTokens == 256 ? 54 : 72) << 10;
   static constexpr int kRawBytes = kQuantized ? RawStage<Format>::bytes(kRows, kBoxes) : 0;
   static constexpr int kRawStages =
@@ -105,8 +105,9 @@ struct Tile {
   }
 };
 
-/// The rings of a thread block. A stage has x and w in the layout of wgmma, and after them come raw
-/// stages of a quantized w. An mbarrier of each stage tells that it is full, one that it is empty.
+/// The rings of a thread block in shared memory: first stages with x and w in the layout of wgmma,
+/// then raw stages of a quantized w, then the scales of x, then two mbarriers for each stage, one
+/// for full and one for empty.
 template <class Tile>
 struct Rings {
   uint32_t shared;
@@ -134,11 +135,12 @@ __device__ __forceinline__ void store16(void* to, uint4 x) {
 template <class Tile>
 using TileSums = float[Tile::kBlocks][Tile::kGroupRows / 2];
 
-/// Where a thread's sums belong. Of each 64 tokens, thread t of a warpgroup has token
+/// Where a thread's sums belong. In each block of 64 tokens, thread t of a warpgroup has token
 /// t % 128 / 32 * 16 + t % 32 / 4 and the token 8 further on. first_token is the thread's first
-/// token, first_column the first column of its warpgroup; tokens from last_token on are others'.
-/// factors: of the tokens, by which the epilogue multiplies their sums (a DeferredNorm), or null.
-/// The sums themselves cannot be changed, since that would serialise the next wgmmas.
+/// token, first_column the first column of its warpgroup; tokens from last_token on belong to other
+/// tiles. The epilogue multiplies each token's sums by its entry of `factors` (a DeferredNorm), if
+/// that is not null. It must not change the sums themselves, since that would serialise the next
+/// wgmmas.
 struct Corner {
   int first_token, first_column, last_token;
   const float* factors = nullptr;
@@ -150,10 +152,10 @@ __device__ __forceinline__ float factor_at(const Corner& at, int row) {
   return at.factors != nullptr ? at.factors[min(token_at(at, row), kNormTokens - 1)] : 1;
 }
 
-/// In each of its rows a thread has kRowPairs pairs of neighbouring columns, eight columns apart.
-/// The four lanes of a quad have the same rows, and together they have whole groups of eight
-/// columns. Of the four groups from pair `first` on, this gives each lane one group: its even
-/// (`which` = 0) or odd columns, times `factor`. Groups beyond the last one repeat it.
+/// Gives each lane of a quad one of the four groups of eight columns from pair `first` on: the even
+/// (`which` = 0) or odd columns of the group, times `factor`. Groups beyond the last one repeat it.
+/// This is an exchange: in each of its rows a thread has kRowPairs pairs of neighbouring columns,
+/// eight columns apart, and the four lanes of a quad together have whole groups.
 template <class Tile>
 __device__ inline uint4 gather_columns(const TileSums<Tile>& sums, int row, int first, int which,
                                        float factor = 1) {
@@ -164,6 +166,7 @@ __device__ inline uint4 gather_columns(const TileSums<Tile>& sums, int row, int 
   return transpose_quad(bits(0), bits(1), bits(2), bits(3));
 }
 
+/// The epilogue with SwiGLU. A thread has the gate and the up of each of its outputs.
 template <class Tile>
 __device__ __forceinline__ void store_swiglu(const TileParams& p, const Corner& at,
                                              const TileSums<Tile>& sums) {

@@ -1,12 +1,15 @@
 #include "nanovllm/ops/cuda/gemm/hopper/tile_kernel.cuh"
 #include "nanovllm/ops/cuda/gemm/quantized/hopper/hopper_gemms.h"
 
-// GEMMs of a batch or a prompt on Hopper. The tokens are wgmma's M, the rows of w its N. With
-// SwiGLU a tile has the gates and the ups of the same features, so that only their SwiGLU is
-// written. If there are fewer tiles than multiprocessors, several thread blocks compute one tile,
-// each for a part of k (split-K), and then each finishes a share of the tile's columns from the
-// sums of all, added in the order of k. Read tile.cuh for the layout and the epilogues,
-// tile_loop.cuh for the main loop, and tile_kernel.cuh for the kernel.
+//   out [T, n] = x w^T + bias, out += x w^T, or SwiGLU (Epilogue),
+// for the tokens T of a batch or a prompt on Hopper. The tokens are wgmma's M, the rows of w its N.
+// A thread block computes one tile of out after the other. The tensor cores or the bandwidth of the
+// L2 cache bound it with many tokens, reading the weights with few. With SwiGLU a tile has the
+// gates and the ups of the same features, so that only their SwiGLU is written. If there are fewer
+// tiles than multiprocessors, several thread blocks compute one tile, each for a part of k
+// (split-K), and then each finishes a share of the tile's columns from the sums of all, added in
+// the order of k. Read tile.cuh for the layout and the epilogues, tile_loop.cuh for the main loop,
+// and tile_kernel.cuh for the kernel.
 namespace nanovllm::cuda {
 namespace {
 

@@ -38,17 +38,17 @@ inline constexpr TileConfig kTiles[] = {
     {256, 192, true}};
 inline constexpr int kNumTiles = std::size(kTiles), kNumTileConfigs = 3 * kNumTiles;
 /// Whether a tile is compiled for quantized weights too, once for each format. Its two consumer
-/// warpgroups have fewer registers for sums than those of other weights. Tiles between these sizes
-/// only save waves of thread blocks for some shapes.
+/// warpgroups have fewer registers for sums than they have with other weights. The tiles that are
+/// left out would only save waves of thread blocks for some shapes.
 constexpr bool dequantizes(const TileConfig& tile) {
-  constexpr int kMostSums = 160;  // of a thread
+  constexpr int kMostSums = 160;  // sums of a thread
   return std::has_single_bit(static_cast<unsigned>(tile.tokens)) && tile.rows % 64 == 0 &&
          tile.tokens * tile.rows <= kMostSums * 256;
 }
 /// Whether a tile is compiled for x and w in E4M3 too. A thread has, beside the sums, those of one
 /// chunk of k and 64 tokens.
 constexpr bool multiplies_e4m3(const TileConfig& tile) {
-  const int groups = tile.tokens == 192 ? 3 : 2;  // of threads that multiply
+  const int groups = tile.tokens == 192 ? 3 : 2;  // warpgroups that multiply
   const int part_rows = tile.tokens == 64 ? tile.rows / 2 : tile.rows;
   const int most = groups == 3 ? 128 : 192;
   return tile.tokens * tile.rows / (128 * groups) + part_rows / 2 <= most;
@@ -60,7 +60,7 @@ constexpr TileConfig tile_config(int index) {
   return config;
 }
 
-/// How many thread blocks run on the GPU at the same time, whatever the tile configuration.
+/// How many thread blocks run on the GPU at the same time in every tile configuration.
 int max_tile_blocks(Launch where);
 /// Whether tile_gemm() computes a GEMM in this configuration: bfloat16, n and k multiples of 8.
 /// With split-K thread blocks wait for each other, so all of them must run at the same time, and
@@ -72,7 +72,7 @@ inline bool supports_tile_gemm(const GemmArgs& args, DType dtype, int max_blocks
   if (args.has_e4m3_x ? !multiplies_e4m3(config)
                                   : args.quantized != nullptr && !dequantizes(config))
     return false;
-  const int least_columns = args.quantized != nullptr ? 128 : 64;  // of a part
+  const int least_columns = args.quantized != nullptr ? 128 : 64;  // columns of a part of k
   return dtype == DType::kBF16 && args.n % 8 == 0 && args.k % 8 == 0 && config.swiglu == swiglu &&
          (config.split == 1 || (!swiglu && args.k > least_columns * (config.split - 1) &&
                                 config.blocks(args.num_tokens, args.n) <= max_blocks));
@@ -80,8 +80,9 @@ inline bool supports_tile_gemm(const GemmArgs& args, DType dtype, int max_blocks
 
 /// The right to run grids whose thread blocks wait for each other on a GPU. Kernels of two engines
 /// of one process run concurrently, and two such grids, each on some of the multiprocessors, would
-/// wait for ever. So only one engine at a time has the right; the others use no split-K. A GPU runs
-/// one process at a time, unless processes share it through MPS. Then none has the right.
+/// wait forever. So only one engine of a process has the right at a time; the others use no
+/// split-K. Processes take turns on a GPU, unless they share it through MPS; then no engine has the
+/// right.
 class WaitingGrids {
  public:
   explicit WaitingGrids(int device)
@@ -110,8 +111,8 @@ struct TileScratch {
 };
 inline constexpr size_t kTilePartBytes = size_t{20} << 20, kTileCounters = 1024;
 
-/// A GEMM of any number of tokens on Hopper, in tile_config(config). x has been normed; or it is
-/// norm.x, and the GEMM finishes the norm.
+/// Computes a GEMM of any number of tokens on Hopper, in tile_config(config). x has been normed; or
+/// it is norm.x, and the GEMM finishes the norm.
 void tile_gemm(Launch where, const GemmArgs& args, int config, const TileScratch& scratch,
                const DeferredNorm& norm = {});
 

@@ -8,8 +8,8 @@
 #include "nanovllm/ops/cuda/gemm/hopper/tile_loop.cuh"
 #include "nanovllm/ops/cuda/gemm/quantized/quantized_gemm.h"
 
-// The kernel of tile_gemm.cu and its launch. Quantized weights of each format are compiled in files
-// of their own (quantized/hopper/).
+// The kernel of tile_gemm.cu, which says what it computes, and its launch. Each format of quantized
+// weights is compiled in a file of its own (quantized/hopper/).
 #pragma nv_diag_suppress 177  // unused functions when compiling for other targets than Hopper
 namespace nanovllm::cuda {
 
@@ -28,6 +28,8 @@ struct StoreTile {
   __device__ void finish() const {}
 };
 
+/// Clusters of two thread blocks take pairs of neighbouring tiles of out, one pair after the other.
+/// In a thread block two or three warpgroups multiply, and one more copies x and w (tile_loop.cuh).
 template <class Tile>
 __global__ void __launch_bounds__(Tile::kThreads, 1)
     tile_kernel(const __grid_constant__ typename Tile::Params p) {
@@ -45,7 +47,7 @@ int fit() {
   static const int blocks = max_tile_blocks_of<T>(tile_kernel<T>);
   return blocks;
 }
-/// Sets what is E4M3: x and w with their scales.
+/// Sets the operands of E4M3 by E4M3: x and w with their scales.
 template <class T>
 void set_operands(E4M3TileParams& p) {
   const QuantizedActivations& x = *p.args.quantized_x;

@@ -8,7 +8,7 @@
 // threads copy w and x with TMA into a ring of stages in shared memory, and two or three consumer
 // warpgroups multiply. The two thread blocks of a cluster have the same tokens, and each copies
 // half of them to both (multicast). Thread blocks are persistent: they compute one tile after the
-// other. A w that becomes bfloat16 goes through a second ring (tile.cuh).
+// other. A quantized w that is converted to bfloat16 goes through a second ring (tile.cuh).
 namespace nanovllm::cuda {
 
 /// One unit of a thread block's work: the first token and column of a tile of out, and the part of
@@ -17,6 +17,7 @@ namespace nanovllm::cuda {
 struct Item {
   int token, column, part, begin, end, last_token, first_row = 0;
 };
+/// How many steps of Tile::kStep chunks k has.
 template <class Tile>
 __host__ __device__ inline int steps_of(int k) {
   constexpr int kColumns = Tile::kStep * Tile::kColumns;
@@ -80,10 +81,10 @@ struct GroupedOrder {
   }
 };
 
-constexpr int kNormBarrier = 4;  // a named barrier: the factors of the norm are there
+constexpr int kNormBarrier = 4;  // a named barrier that waits until the norm's factors are known
 
-/// A warp that neither copies nor multiplies finishes a deferred norm: it computes 1 / rms of each
-/// token. A lane has two tokens.
+/// Finishes a deferred norm: computes 1 / rms of each token, in a warp that neither copies nor
+/// multiplies. A lane has two tokens.
 __device__ __forceinline__ void finish_norm(const TileParams& p, float* factors) {
   constexpr int kAtOnce = 8;  // parts that a lane loads at once
   static_assert(kNormTokens == 2 * 32);
@@ -103,8 +104,8 @@ __device__ __forceinline__ void finish_norm(const TileParams& p, float* factors)
   factors[token + 1] = rms_factor(squares.y, p.args.k, p.args.eps);
 }
 
-/// The thread that copies w, into raw stages if it is quantized. No kernel of the step writes
-/// weights, so it waits for none.
+/// The thread that copies w, into raw stages if w is quantized. No kernel of the step writes
+/// weights, so the thread waits for none.
 template <class Tile, class Order>
 struct WeightProducer {
   static constexpr int kStages = Tile::kQuantized ? Tile::kRawStages : Tile::kStages;
@@ -193,7 +194,7 @@ __device__ __forceinline__ void copy_x(const typename Tile::Params& p, const Rin
     barrier_wait(rings.empty(at.stage), at.parity ^ 1);
 }
 
-/// The warpgroup that converts raw stages.
+/// The warpgroup that converts the raw stages of a quantized w to bfloat16.
 template <class Tile, class Order>
 __device__ __forceinline__ void dequantize_tiles(const QuantizedTileParams& p,
                                                  const Rings<Tile>& rings, const Order& order,
@@ -240,8 +241,9 @@ __device__ __forceinline__ void dequantize_tiles(const QuantizedTileParams& p,
   }
 }
 
-/// The consumers call epilogue = make_epilogue() once, then epilogue(corner, item, sums) for each
-/// of the thread block's items, and epilogue.finish() in the end.
+/// Runs all warps of a thread block. The consumers call epilogue = make_epilogue() once, then
+/// epilogue(corner, item, sums) for each of the thread block's items, and epilogue.finish() in the
+/// end.
 template <class Tile, class Order = Order<Tile>, class MakeEpilogue>
 __device__ __forceinline__ void run_tiles(const typename Tile::Params& p,
                                           const MakeEpilogue& make_epilogue) {
@@ -263,7 +265,7 @@ __device__ __forceinline__ void run_tiles(const typename Tile::Params& p,
   if (thread == kWeightThread) {
     for (int stage = 0; stage < kStages; ++stage) {
       barrier_init(rings.full(stage), Tile::kQuantized ? 1 + 4 : 1);  // dequantizer: four warps
-      barrier_init(rings.empty(stage), 2 * Tile::kConsumerGroups);    // of both thread blocks
+      barrier_init(rings.empty(stage), 2 * Tile::kConsumerGroups);    // in both thread blocks
     }
     for (int stage = 0; stage < Tile::kRawStages; ++stage) {
       barrier_init(rings.raw_full(stage), 1);

@@ -13,8 +13,8 @@ namespace {
 constexpr int kChunk = kQuantizedChunk;
 using Chunk = std::array<uint8_t, kChunk>;
 
-// Both write a chunk in the order of quantized_place(), the pairs of a lane and a group of 32
-// columns at once.
+// pack_int8() and pack_int4() write a chunk in the order of quantized_place(), the pairs of a lane
+// and a group of 32 columns at once.
 void pack_int8(const uint8_t* from, uint8_t* to) {
   for (int group = 0; group < kChunk / 32; ++group)
     for (int lane = 0; lane < 4; ++lane) {
@@ -71,11 +71,11 @@ WeightRows stored_rows(const QuantizedRows& part, const QuantizedWeight& weight)
           }};
 }
 
-/// Whether float16 holds a scale at least as exactly as bfloat16 does: exactly, or as a normal
-/// number, with three bits more.
+/// Whether float16 holds a scale at least as exactly as bfloat16 does: it holds it exactly, or as a
+/// normal number, whose mantissa has three bits more than that of bfloat16.
 bool suits_f16(float x) { return f16_to_f32(f32_to_f16(x)) == x || (x >= 0x1p-14f && x <= 65504); }
 
-/// The word of an element's scale and zero point.
+/// The word with the scale and the zero point of an element.
 uint32_t scale_word(const QuantizedMatrix& matrix, const QuantizedWeight& weight, int64_t row,
                     int64_t column) {
   const float scale = matrix.scale(row, column);
@@ -99,7 +99,7 @@ std::optional<QuantizedPack> pack_quantized(std::span<const WeightRows> parts) {
   // The columns of a group: the largest power of two of which all groups and borders are multiples,
   // or all columns.
   int64_t group = 0, row = 0;
-  bool has_blocks = true;  // of 128 rows, at the same rows of the stack
+  bool has_blocks = true;  // scales of 128 rows each, which begin at multiples of 128 in the stack
   bool has_f16_scales = true, has_zeros = true;
   for (const QuantizedRows& part : all) {
     if (part.matrix == nullptr || part.matrix->format != format) return std::nullopt;
@@ -112,7 +112,7 @@ std::optional<QuantizedPack> pack_quantized(std::span<const WeightRows> parts) {
     has_f16_scales = has_f16_scales && std::ranges::all_of(m.scales, suits_f16);
     has_zeros = has_zeros && std::ranges::all_of(m.zeros, [](int z) { return z >= 0 && z <= 256; });
   }
-  group = group & -group;  // its largest power of two
+  group = group & -group;  // the largest power of two that divides it
   const bool is_e4m3 = format == QuantizedFormat::kE4M3;
   if (!has_zeros || (group != 0 && group < least_gpu_group(format))) return std::nullopt;
   group = std::min<int64_t>(group, kChunk);

@@ -5,18 +5,20 @@
 #include "nanovllm/ops/cuda/gemm/hopper/swap_ab_gemm.h"
 #include "nanovllm/ops/cuda/gemm/quantized/quantized_gemm.h"
 
-// Activations as E4M3: value = x / scale, scale = max |x| / 448 over a row or over 128 columns of
-// it. The norm before is part of the kernel.
+//   values [T, k] = round(y / scale),  y = x or rms_norm(x),  scale = max |y| / 448,
+// where a scale is that of a row or of 128 columns of it: activations as E4M3, with the norm before
+// in the same kernel. A thread block takes row after row, or part after part. Memory bandwidth
+// bounds many rows, latency few.
 namespace nanovllm::cuda {
 namespace {
 
 constexpr int kWidth = 8;  // columns that a thread has together
 constexpr int kLanes = kQuantizedChunk / kWidth;
 constexpr int kMostThreads = 512;
-/// Shared memory that the thread blocks ask for and do not use, if the next GEMM's take all
-/// registers of a multiprocessor (tile_gemm.cu). With it, none fits beside those of decode
-/// attention, where it would wait on nearly every multiprocessor and keep that GEMM from beginning
-/// its copies.
+/// Shared memory that a thread block asks for and does not use, if the thread blocks of the next
+/// GEMM take all registers of a multiprocessor (tile_gemm.cu). With it, no thread block of this
+/// kernel fits beside one of decode attention. It would wait there, on nearly every multiprocessor,
+/// and keep that GEMM from beginning its copies.
 constexpr size_t kUnusedBytes = 32 << 10;
 
 /// A thread block takes row after row, or one of `pieces` parts of a row after the other; a part
@@ -27,7 +29,7 @@ __global__ void __launch_bounds__(kMostThreads)
     quantize_kernel(const QuantizedActivations out, const T* in, const float* weight, int width,
                     float eps, int num_rows, int pieces) {
   launch_dependents();
-  // Rows use these in turn.
+  // Rows use the two halves in turn, so that one barrier a row is enough.
   __shared__ float squares_of_warps[2][kMostThreads / 32];
   __shared__ uint32_t largest_of_warps[2][kMostThreads / 32];
   const auto column_of = [&](int piece, int j) {
@@ -99,8 +101,8 @@ void run(Launch where, const QuantizedActivations& out, Tensor in, const Norm& n
   const bool waits_apart = divides && num_rows > kE4M3SwapAbTokens && num_rows <= kSwapAbTokens;
   const int vectors = (width + kWidth - 1) / kWidth;
   const int threads = divides ? 256 : std::min((vectors + 31) / 32 * 32, kMostThreads);
-  const int most_blocks = 2048 / threads * where.num_sms;  // at once
-  const int of_row = (vectors + threads - 1) / threads;    // a thread's vectors
+  const int most_blocks = 2048 / threads * where.num_sms;  // that run at once
+  const int of_row = (vectors + threads - 1) / threads;    // vectors that a thread has of a row
   with_16bit_type(in.dtype, [&](auto type) {
     using T = decltype(type);
     const auto launch_with = [&]<int kVectors>() {

@@ -8,7 +8,9 @@ namespace {
 
 // -- kernel
 
-/// A thread converts a group of a quad's columns (weight_formats.cuh), and stores eight columns.
+/// out [n, k] = (w - zero point) * scale as 16-bit floats. A thread block takes some chunks of 128
+/// columns of a row at a time. In a chunk a thread converts its part of a group of 32 columns
+/// (weight_formats.cuh) and stores eight columns. Memory bandwidth bounds it.
 template <class Format>
 __global__ void dequantize_kernel(typename Format::T* out, const QuantizedWeight w) {
   using T = typename Format::T;
@@ -65,10 +67,10 @@ bool fits(Launch where, const GemmArgs& args, DType dtype, bool has_one_tile) {
   return bytes <= static_cast<size_t>(where.shared_bytes);
 }
 
-/// Whether a thread block has one tile: if several do not fit in its shared memory, or without
-/// SwiGLU if tiles of 32 rows of w would leave many multiprocessors without a thread block.
-/// Otherwise there is one on each, and all end at the same time; of the small thread blocks some
-/// multiprocessors would have three and others one.
+/// Whether a thread block has one tile: if several do not fit in its shared memory, or, without
+/// SwiGLU, if thread blocks of 32 rows of w would leave many multiprocessors without one. With more
+/// rows, thread blocks of two tiles are better: each multiprocessor has one and all end at the same
+/// time, while some multiprocessors would have three thread blocks of one tile and others one.
 bool has_one_tile(Launch where, const GemmArgs& args, DType dtype) {
   const bool leaves_many = (args.n + 15) / 16 * 2 < 3 * where.num_sms;
   return (args.epilogue != Epilogue::kSwiglu && leaves_many) || !fits(where, args, dtype, false);

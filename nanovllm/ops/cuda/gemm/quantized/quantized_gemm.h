@@ -6,8 +6,8 @@
 #include "nanovllm/ops/cuda/gemm/gemm_args.h"
 #include "nanovllm/ops/cuda/gemm/quantized/quantized_weight.h"
 
-// The first file to read of this folder: what there is for quantized weights. quantized_weight.h is
-// their layout, pack.h makes it, and weight_formats.cuh reads it in kernels. gemms.cpp chooses:
+// The first file to read of this folder, which multiplies by quantized weights. quantized_weight.h
+// is their layout, pack.h makes it, and weight_formats.cuh reads it in kernels. gemms.cpp chooses:
 //   quantized_small_gemm   few tokens: values become 16-bit floats in registers
 //   swap_ab_gemm, tile_gemm   more tokens on Hopper: values become bfloat16 on their way to the
 //                          tensor cores (hopper/)
@@ -17,14 +17,14 @@
 namespace nanovllm::cuda {
 
 /// small_gemm() for a quantized weight; with kStore out may be float32. x is of the 16-bit `dtype`.
-/// A norm is only a DeferredNorm. With kAdd it begins `norm` if that has a weight; otherwise it
-/// finishes `norm` if it has squares.
+/// A norm can only be a DeferredNorm: with kAdd the GEMM begins `norm` if that has a weight; with
+/// another epilogue it finishes `norm` if that has squares.
 void quantized_small_gemm(Launch where, const GemmArgs& args, DType dtype,
                           const DeferredNorm& norm = {});
-/// Up to kFewTokens tokens, as many as the GPU's shared memory has room for; n and k are multiples
-/// of 8, n without kSwiglu of 16.
+/// Whether quantized_small_gemm() computes this GEMM: up to kFewTokens tokens, as many as the GPU's
+/// shared memory has room for; n and k are multiples of 8, n without kSwiglu of 16.
 bool supports_quantized_small(Launch where, const GemmArgs& args, DType dtype);
-/// DeferredNorm::num_parts of a norm that this GEMM with kAdd begins.
+/// The number of parts (DeferredNorm::num_parts) of a norm that this GEMM with kAdd begins.
 int num_quantized_norm_parts(Launch where, const GemmArgs& args, DType dtype);
 
 /// out [n, k] = w in out's 16-bit dtype.

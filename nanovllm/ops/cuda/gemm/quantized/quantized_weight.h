@@ -10,12 +10,12 @@ namespace nanovllm::cuda {
 /// A quantized weight [n, k] in the device's memory. A kernel multiplies the values, which are
 /// exact in 16 bits, and applies the scales to the sums in float32.
 ///
-/// E4M3 values lie as in the checkpoint. Integers are ordered within a chunk of a row so that 16
-/// contiguous bytes are what one lane feeds to the tensor cores (quantized_place()).
+/// E4M3 values have the order of the checkpoint. Integers are ordered within a chunk of a row so
+/// that 16 contiguous bytes are what one lane feeds to the tensor cores (quantized_place()).
 ///
-/// A scale is a word: of E4M3 a float32; of integers a 16-bit float in the low half and the zero
+/// A scale is a word: for E4M3 a float32; for integers a 16-bit float in the low half and the zero
 /// point in the high half. Row r and column c have the word (r >> row_shift) * row_stride +
-/// (c >> group_shift) * group_stride, so that cuBLASLt can read E4M3's.
+/// (c >> group_shift) * group_stride, so that cuBLASLt can read the scales of E4M3.
 struct QuantizedWeight {
   QuantizedFormat format = QuantizedFormat::kE4M3;
   const void* values = nullptr;      // [n, row_bytes()]
@@ -23,7 +23,7 @@ struct QuantizedWeight {
   int n = 0, k = 0;
   int row_shift = 0, group_shift = 0;
   int row_stride = 0, group_stride = 0;
-  bool has_bf16_scales = false;  ///< of integers; otherwise float16
+  bool has_bf16_scales = false;  ///< integers have bfloat16 scales; false: float16
   bool quantizes_activations = false;
 
   constexpr int padded_columns() const {

@@ -7,12 +7,14 @@
 #include "nanovllm/ops/cuda/gemm/few_multiply.cuh"
 #include "nanovllm/ops/cuda/gemm/quantized/small.h"
 
-// GEMMs of up to 16 tokens with quantized weights. They are like those of small_gemm.cuh: small
-// thread blocks prefetch most of their weights before the previous kernel has ended, and each warp
-// multiplies every eighth chunk of k. But here the number of instructions counts. So x travels
-// through the warp's ring too, in rows that lanes copy together, and neither it nor the stage of
-// the ring needs an unrolled loop. A norm of x is a DeferredNorm, which costs one factor for each
-// token.
+//   out [T, n] = x w^T + bias, out += x w^T, or SwiGLU (Epilogue),
+// for up to 16 tokens T and a quantized w. The design is that of small_gemm.cuh: small thread
+// blocks prefetch most of their weights before the previous kernel has ended, and each warp
+// multiplies every eighth chunk of k. A thread block takes 8 to 32 columns of out at a time.
+// Besides reading the weights, converting them bounds it, so the number of instructions counts.
+// Therefore x goes through the warp's ring too, in rows that lanes copy together, and neither x nor
+// the stage of the ring needs an unrolled loop. A norm of x is a DeferredNorm, which costs one
+// factor for each token.
 //
 // A stage of a warp's ring has the chunk of w (few_multiply.cuh), then 256 bytes of x for each
 // token, whose 16-byte pieces are stored at their number ^ (token % 8), so that lanes that read the
@@ -21,7 +23,7 @@ namespace nanovllm::cuda {
 
 // -- layout
 
-/// What the 16 rows of w are that one matrix instruction multiplies.
+/// Which 16 rows of w one matrix instruction multiplies (a tile).
 enum class QuantizedTile {
   kWhole,   // 16 columns of out
   kSwiglu,  // the gates of 8 columns, then their ups
@@ -31,10 +33,10 @@ constexpr int kQuantizedWarps = 8, kQuantizedThreads = kQuantizedWarps * 32;
 constexpr int kXRowBytes = kQuantizedChunk * 2;
 
 /// The most bytes of a thread block's ring, unless two stages need more. Two thread blocks have
-/// room on a multiprocessor, and when one of them ends, one of the next kernel. With one token and
-/// int4 the next kernel's have room beside both, which gains more than larger rings would. If each
-/// multiprocessor has at most one thread block, a large ring also keeps a second one away, which
-/// would end late while other multiprocessors have nothing to do.
+/// room on a multiprocessor, and when one of them ends, one of the next kernel has. With one token
+/// and int4 the thread blocks of the next kernel have room beside both, which gains more than
+/// larger rings would. If each multiprocessor has at most one thread block, a large ring also keeps
+/// a second one away, which would end late while other multiprocessors have nothing to do.
 template <int kMaxTokens, bool kIsAlone>
 constexpr int kRingBytes = kIsAlone ? 170 << 10 : (kMaxTokens == 1 ? 48 : 88) << 10;
 
@@ -49,7 +51,7 @@ struct QuantizedRing {
   static constexpr int kStages =
       std::clamp(kRingBytes<kMaxTokens, kIsAlone> / (kQuantizedWarps * kStageBytes), 2, 6);
   static constexpr int kWarpBytes = kStages * kStageBytes;
-  static constexpr int kSums = kTiles * ((kMaxTokens + 7) / 8 * 8) * kSumPitch;  // of a warp
+  static constexpr int kSums = kTiles * ((kMaxTokens + 7) / 8 * 8) * kSumPitch;  // floats of a warp
   /// The rings, the sums, and a factor for each token.
   static constexpr size_t kBytes =
       size_t{kQuantizedWarps} * (kWarpBytes + kSums * 4) + kMaxTokens * 4;
@@ -57,7 +59,8 @@ struct QuantizedRing {
 
 // -- kernel
 
-/// A thread block takes every gridDim.x-th item: kTiles tiles of w.
+/// A thread block computes an item, which is kTiles tiles of w for all tokens; with SwiGLU it takes
+/// every gridDim.x-th item.
 template <class Format, QuantizedTile kTile, int kMaxTokens, int kTiles, bool kIsAlone>
 __global__ void __launch_bounds__(kQuantizedThreads, kMaxTokens > 8 || kIsAlone ? 1 : 2)
     quantized_small_kernel(const __grid_constant__ QuantizedSmall params) {
@@ -71,13 +74,13 @@ __global__ void __launch_bounds__(kQuantizedThreads, kMaxTokens > 8 || kIsAlone 
   const QuantizedWeight& weight = params.weight;
   extern __shared__ __align__(256) unsigned char shared[];
   float* const sums = reinterpret_cast<float*>(shared + kQuantizedWarps * Ring::kWarpBytes);
-  float* const factors = sums + kQuantizedWarps * Ring::kSums;  // of the norm, for each token
+  float* const factors = sums + kQuantizedWarps * Ring::kSums;  // the norm's, one for each token
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int num_chunks = (p.k + kQuantizedChunk - 1) / kQuantizedChunk;
   const int num_items = (p.n + kBlockColumns - 1) / kBlockColumns;
   const uint32_t ring = shared_address(shared) + warp * Ring::kWarpBytes;
 
-  // What is fetched next.
+  // The item and the chunk of k that this warp fetches next, and where it copies them from.
   ChunkSource<Format, kTiles> source;
   int next_item = warp < num_chunks ? blockIdx.x : num_items, next_chunk = warp;
   const auto begin_item = [&] {
@@ -96,7 +99,7 @@ __global__ void __launch_bounds__(kQuantizedThreads, kMaxTokens > 8 || kIsAlone 
   };
   const auto has_next = [&] { return kLoops ? next_item < num_items : next_chunk < num_chunks; };
   begin_item();
-  int num_fetched = 0;  // stages
+  int num_fetched = 0;  // stages that have been filled
 #pragma unroll
   for (int i = 0; i < kStages; ++i)
     if (has_next()) fetch(ring + i * Ring::kStageBytes), ++num_fetched;
@@ -189,7 +192,7 @@ __global__ void __launch_bounds__(kQuantizedThreads, kMaxTokens > 8 || kIsAlone 
       for (int t = 0; t < kTokenTiles; ++t)
         load_x<Format>(x[t], [&](int, int piece) { return (stage + x_rows[t]) ^ piece * 16; });
       multiply_chunk<Format>(acc, stage, x, weight);
-      __syncwarp();  // all lanes have read them
+      __syncwarp();  // all lanes have read x and the scales, which fetch() overwrites
       if (has_next()) {
         fetch(stage);
         fetch_x(stage);
@@ -257,8 +260,8 @@ void launch_quantized_small(Launch where, const QuantizedSmall& params) {
   // A DeferredNorm has a part for each item.
   static_assert(kTile == QuantizedTile::kSwiglu || kBlockColumns <= 32);
   allow_shared_memory<kernel>();
-  // As many as fit on the GPU at once, so that each loads the weights of its next item while it
-  // adds up the sums of its warps.
+  // With SwiGLU there are as many thread blocks as fit on the GPU at once, so that each loads the
+  // weights of its next item while it adds up the sums of its warps.
   const int num_items = (params.args.n + kBlockColumns - 1) / kBlockColumns;
   const int most_blocks =
       kTile == QuantizedTile::kSwiglu ? where.num_sms * (kMaxTokens > 8 ? 1 : 2) : num_items;
@@ -266,7 +269,8 @@ void launch_quantized_small(Launch where, const QuantizedSmall& params) {
          Ring::kBytes, params);
 }
 
-/// The tiles of a thread block: the number that is faster, or one, which needs less shared memory.
+/// The number of tiles of a thread block: the fastest one, or one tile, which needs less shared
+/// memory.
 template <class Format, QuantizedTile kTile>
 constexpr int tiles_of(bool has_one_tile) {
   if (has_one_tile) return 1;
@@ -303,7 +307,7 @@ void run_quantized_small(Launch where, const QuantizedSmall& params, bool has_on
     constexpr auto kSwiglu = QuantizedTile::kSwiglu, kWhole = QuantizedTile::kWhole;
     constexpr int kSwigluTiles = tiles_of<Format, kSwiglu>(false);
     if (args.epilogue == Epilogue::kSwiglu) {
-      // Every GPU has room for the others.
+      // The other instances fit in the shared memory of every GPU.
       if constexpr (QuantizedRing<Format, kMaxTokens, kSwigluTiles, false>::kBytes >
                     kLeastSharedBytes)
         if (has_one_tile)
@@ -311,7 +315,7 @@ void run_quantized_small(Launch where, const QuantizedSmall& params, bool has_on
       return launch_quantized_small<Format, kSwiglu, kMaxTokens, kSwigluTiles>(where, params);
     }
     if (has_one_tile) return launch_quantized_small<Format, kWhole, kMaxTokens, 1>(where, params);
-    if constexpr (kMaxTokens <= 8)  // not compiled for more tokens
+    if constexpr (kMaxTokens <= 8)  // large rings are not compiled for more tokens
       if (args.n <= 32 * where.num_sms &&
           QuantizedRing<Format, kMaxTokens, 2, true>::kBytes <= size_t(where.shared_bytes))
         return launch_quantized_small<Format, kWhole, kMaxTokens, 2, true>(where, params);

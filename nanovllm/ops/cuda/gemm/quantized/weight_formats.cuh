@@ -5,14 +5,16 @@
 #include "nanovllm/ops/cuda/gemm/quantized/quantized_weight.h"
 
 // How kernels that multiply with mma.sync or wgmma get from the bytes of a row of w to pairs of the
-// 16-bit type T, the operands of the tensor cores. Of each kChunk columns of a row, the four lanes
-// of a quad have kPieces pieces of 16 bytes each. A piece holds kGroups / kPieces groups, and a
-// group is four pairs of every lane, 32 columns in all. x must give the same columns to a lane: the
-// first pair is at x_column(), the others follow it, directly if kInOrder, else 8 columns apart.
+// 16-bit type T, the operands of the tensor cores. In each chunk of kChunk columns of a row, the
+// four lanes of a quad have kPieces pieces of 16 bytes each. A piece holds kGroups / kPieces
+// groups, and a group is four pairs of every lane, 32 columns in all. x must give the same columns
+// to a lane: the first pair is at x_column(), the others follow it, directly if kInOrder, else 8
+// columns apart.
 //
-// Values are exact in T, so only the sums are scaled. kFine: each group has its own scales, not the
-// whole chunk. If kHasOffset, unpack_raw() costs less than unpack(), and gives values to each of
-// which offset() must be added: the sums of w x need offset() times the sum of x.
+// Values are exact in T, so only the sums are scaled. With kFine each group has its own scale,
+// without it the whole chunk has one. If kHasOffset, unpack_raw() costs less than unpack(), and
+// gives values to each of which offset() must be added: the sums of w x need offset() times the sum
+// of x.
 namespace nanovllm::cuda {
 
 /// Word i of four, where i becomes a constant when loops are unrolled.
@@ -26,7 +28,7 @@ __device__ __forceinline__ uint32_t and_or(uint32_t x, uint32_t mask, uint32_t b
   asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(y) : "r"(x), "r"(mask), "r"(bits));
   return y;
 }
-/// Not quantized.
+/// A weight that is not quantized.
 template <class T_>
 struct PlainFormat {
   using T = T_;
@@ -41,7 +43,7 @@ struct PlainFormat {
   }
 };
 
-/// a - b of two pairs.
+/// a - b, for both elements of a pair.
 template <class T>
 __device__ __forceinline__ uint32_t subtract_pairs(uint32_t a, uint32_t b) {
   if constexpr (std::is_same_v<T, F16>)
@@ -55,13 +57,13 @@ __device__ __forceinline__ uint32_t multiply_pairs(uint32_t a, uint32_t b) {
   else return bits_as<uint32_t>(__hmul2(bits_as<__nv_bfloat162>(a), bits_as<__nv_bfloat162>(b)));
 }
 
-/// What all quantized formats share.
+/// The base of all quantized formats. x_column() and scale() are those of integers.
 template <class T_, bool kFine_>
 struct QuantizedFormats {
   using T = T_;
   static constexpr bool kScaled = true, kFine = kFine_;
   static constexpr int kChunk = kQuantizedChunk, kGroups = 4;
-  /// Of integers (quantized_place()).
+  /// The column of x for a lane's first pair of a group of integers (quantized_place()).
   static __device__ int x_column(int group, int lane) { return group * 32 + lane * 2; }
   static __device__ int padded(int k) { return (k + kChunk - 1) / kChunk * kChunk; }
   /// The scale in a word of integers.
@@ -85,10 +87,10 @@ struct E4M3Format : QuantizedFormats<T_, false> {
   }
   static constexpr bool kHasOffset = false;
   static __device__ uint32_t zero(uint32_t) { return 0; }
-  /// The pair of two bytes, each in the lower half of 16 bits. A shift moves the exponent and the
-  /// mantissa of E4M3 to those of T. That divides by a power of two, because T's exponent is biased
-  /// more; so this multiplies by it. It also suits subnormal numbers. Multiplications move the
-  /// sign, because they have another pipe than logical operations and shifts.
+  /// Converts two bytes, each in the lower half of 16 bits, to a pair. A shift moves the exponent
+  /// and the mantissa of E4M3 to those of T. That divides by a power of two, because T's exponent
+  /// is biased more, so a multiplication follows. Subnormal numbers are right too. Multiplications
+  /// move the sign, because they have another pipe than logical operations and shifts.
   static __device__ uint32_t pair_of(uint32_t spread) {
     constexpr bool kIsF16 = std::is_same_v<T, F16>;
     constexpr int kShift = kIsF16 ? 7 : 4;
@@ -115,8 +117,8 @@ struct Int8Format : QuantizedFormats<T_, kFine_> {
   static constexpr int kPieces = 2;
   static constexpr bool kInOrder = false, kHasOffset = std::is_same_v<T, Bf16>;
   static __device__ int64_t row_bytes(int k) { return QuantizedFormats<T, kFine_>::padded(k); }
-  // A byte becomes the lowest bits of the mantissa of 2^23, or with float16 of 1024; so does the
-  // zero point, and the difference is exact.
+  // The byte and the zero point each become the lowest bits of the mantissa of 2^23, or with
+  // float16 of 1024. So their difference is exact.
   static __device__ uint32_t zero(uint32_t scale_word) {
     if constexpr (std::is_same_v<T, F16>) return (0x6400 + (scale_word >> 16)) * 0x10001u;
     else return 0x4b000000 + (scale_word >> 16);
@@ -139,8 +141,8 @@ struct Int8Format : QuantizedFormats<T_, kFine_> {
       }
     }
   }
-  /// The values minus 128, for bfloat16. Its mantissa has room for seven bits of q. They are added
-  /// to 128, and what is subtracted is 256 if the eighth bit is 0, otherwise 128.
+  /// The values minus 128, for bfloat16, whose mantissa has room for seven bits of a value. These
+  /// are added to 128; then 256 is subtracted if the eighth bit is 0, and 128 if it is 1.
   static __device__ void unpack_raw(const uint4& piece, int group, uint32_t (&pairs)[4]) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -164,13 +166,14 @@ struct Int4Format : QuantizedFormats<T_, kFine_> {
   static constexpr int kPieces = 1;
   static constexpr bool kInOrder = false, kHasOffset = std::is_same_v<T, Bf16>;
   static __device__ int64_t row_bytes(int k) { return QuantizedFormats<T, kFine_>::padded(k) / 2; }
-  // Four bits become the lowest bits of the mantissa of 128, or with float16 of 1024.
+  // The four bits become the lowest bits of the mantissa of 128, or with float16 of 1024.
   static constexpr uint32_t kBase = std::is_same_v<T, F16> ? 0x6400 : 0x4300;
   static __device__ uint32_t zero(uint32_t scale_word) {
     return (kBase + (scale_word >> 16)) * 0x10001u;
   }
-  /// The values plus 128. The sums lose five of float32's bits when the offset is added. That is
-  /// far less than bfloat16's rounding of the result. It would not be for 1024 and float16.
+  /// The values plus 128. The sums lose five of float32's bits when the offset is added, which is
+  /// far less than bfloat16's rounding of the result. With float16, whose base is 1024, the loss
+  /// would not be negligible.
   static __device__ void unpack_raw(const uint4& piece, int group, uint32_t (&pairs)[4]) {
     const uint32_t eight = word(piece, group);
 #pragma unroll

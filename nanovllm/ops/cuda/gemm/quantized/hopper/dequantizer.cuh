@@ -3,9 +3,9 @@
 #include "nanovllm/ops/cuda/device/e4m3.cuh"
 #include "nanovllm/ops/cuda/gemm/quantized/hopper/raw_stage.cuh"
 
-// From quantized values to bfloat16 on Hopper. RowScale applies a scale to the values while they
-// are converted, so that the tensor cores can add the products of all groups; each weight is
-// rounded once. DequantizedRow converts a row of a stage for wgmma.
+// The conversion of quantized values to bfloat16 on Hopper. RowScale applies a scale to the values
+// while they are converted, so that the tensor cores can add the products of all groups; each
+// weight is rounded once. DequantizedRow converts a row of a stage for wgmma.
 namespace nanovllm::cuda {
 
 [[maybe_unused]] __device__ __forceinline__ uint32_t load_shared_half(uint32_t from) {
@@ -79,13 +79,13 @@ template <class Format>
 struct DequantizedRow {
   using Stage = RawStage<Format>;
   int row;
-  int scale;  // Stage::scale()
+  int scale;  // offset of the row's first scale, from Stage::scale()
 
-  /// Half `half` of the columns of the stage at `stage`, into the matrix whose first row is at
-  /// `to`.
+  /// Converts half `half` of the columns of the stage at `stage` into the matrix whose first row is
+  /// at `to`.
   __device__ __forceinline__ void convert(const RawWeight& w, uint32_t stage, int box_rows,
                                           int half, uint32_t to) const {
-    uint4 pieces[4];  // lane i of a quad has piece i; here one thread has them all
+    uint4 pieces[4];  // weight_formats.cuh gives piece i to lane i; this thread has them all
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       if constexpr (Format::kPieces == 1) {
@@ -102,12 +102,12 @@ struct DequantizedRow {
     for (int group = 0; group < 2; ++group) {
       if (group == 1 && next != 0)
         factor = RowScale<Format>(w.weight, load_shared_word(scale_at + next));
-      uint32_t pairs[4][4];  // of the pieces
+      uint32_t pairs[4][4];  // [piece, pair]
 #pragma unroll
       for (int i = 0; i < 4; ++i) factor.convert(pieces[i], group, pairs[i]);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        // Eight neighbouring columns.
+        // Eight neighbouring columns are 16 bytes.
         const int eight = Format::kInOrder ? i * 2 + group : group * 4 + i;
         const uint4 columns = Format::kInOrder
                                   ? uint4{pairs[i][0], pairs[i][1], pairs[i][2], pairs[i][3]}

@@ -4,10 +4,10 @@
 
 #include "nanovllm/ops/cuda/gemm/hopper/tile.cuh"
 
-// The multiplication in a tile of which both x and w are E4M3: the tensor cores multiply the bytes
-// as they are. They add the products of one chunk of k, whose scales are the same, and then these
-// sums are scaled and added in float32. (That is also more exact: the tensor cores' own sums of
-// E4M3 have fewer bits than float32.)
+// The multiplication in a tile of tile_gemm.cu if both x and w are E4M3. The tensor cores multiply
+// the bytes as they are and add the products of one chunk of k, which share their scales; then
+// these sums are scaled and added in float32. (That is also more exact: the tensor cores' own sums
+// of E4M3 have fewer bits than float32.)
 //
 // Scaling takes nearly as long as multiplying, so a warpgroup does both at the same time: the
 // products of a chunk are computed in units, and while one unit is scaled, the next one is
@@ -18,9 +18,10 @@ namespace nanovllm::cuda {
 template <class Tile>
 class E4M3Multiplier {
  public:
-  /// Where in a stage the warpgroup's rows of x and w are, and in its scales those of the thread's
-  /// first token: bytes. `zero` is 0, but not for the compiler, nor the same for all threads: it
-  /// would move values that all threads have into uniform registers, and wait for them.
+  /// Offsets in bytes: of the warpgroup's rows of x and w in a stage, and of the scale of the
+  /// thread's first token among the scales of the stage. `zero` is 0, which the compiler does not
+  /// know, and it must not know either that all threads have the same value: it would move values
+  /// that all threads share into uniform registers, and wait for them.
   struct Offsets {
     int x, w, scales, zero;
   };
@@ -99,11 +100,11 @@ class E4M3Multiplier {
   static constexpr bool kTwoFit = kAllSums + Tile::kGroupRows <= kMostSums;
   static constexpr bool kHalves = !kTwoFit && Tile::kGroupRows / 2 >= 80;
   static constexpr int kUnitRows = kHalves ? Tile::kGroupRows / 2 : Tile::kGroupRows;
-  static constexpr int kUnits = Tile::kBlocks * (kHalves ? 2 : 1);  // of a chunk
+  static constexpr int kUnits = Tile::kBlocks * (kHalves ? 2 : 1);  // units of a chunk
   static constexpr int kBuffers = kAllSums + kUnitRows <= kMostSums ? 2 : 1;
 
   using Scales = float[kRuns][kBlocksOfRun];
-  /// Each lane loads the scales of one of 32 chunks.
+  /// Loads the scales of 32 chunks, one in each lane.
   __device__ __forceinline__ void load(int chunk, Scales& to) const {
     chunk += static_cast<int>(threadIdx.x) % 32;
     if (chunk >= num_) return;
@@ -131,7 +132,7 @@ class E4M3Multiplier {
     wgmma_commit();
   }
 
-  /// Adds the next chunk. With two buffers its first unit has begun, in buffer kFirst.
+  /// Adds the next chunk. With two buffers the chunk's first unit has begun, in buffer kFirst.
   template <int kFirst, bool kIsLast, class Release>
   __device__ __forceinline__ void add_chunk(TileSums<Tile>& sums,
                                             float (&parts)[kBuffers][kUnitRows / 2],
@@ -183,7 +184,7 @@ class E4M3Multiplier {
     ++chunk;
   }
 
-  /// The scales of a chunk; latencies pass while the chunk before is computed.
+  /// Loads the scales of a chunk. The latencies pass while the chunk before is computed.
   __device__ __forceinline__ void load_scales(int stage, int chunk) {
 #pragma unroll
     for (int block = 0; block < Tile::kBlocks; ++block)
@@ -207,13 +208,13 @@ class E4M3Multiplier {
 
   const Rings<Tile> rings_;
   const uint64_t x_, w_;   // tile descriptors in stage 0
-  const uint32_t scales_;  // in stage 0
+  const uint32_t scales_;  // address of the scale of the thread's first token in stage 0
   const int zero_;
-  const int num_;  // chunks
+  const int num_;  // chunks of the item
   const float* from_[kRuns][kBlocksOfRun];
   int border_[kRuns];             // the first grain in the second block
-  Scales now_ = {}, after_ = {};  // of 32 chunks, and of the next 32
-  // Of the next chunk.
+  Scales now_ = {}, after_ = {};  // the scales of 32 chunks, and of the next 32
+  // The scales of the next chunk.
   Scales of_w_;
   float of_x_[Tile::kBlocks][2];
 };

@@ -2,15 +2,15 @@
 #include "nanovllm/ops/cuda/gemm/quantized/hopper/hopper_gemms.h"
 #include "nanovllm/ops/cuda/gemm/quantized/quantized_gemm.h"
 
-// swap_ab_gemm() of weights and activations in E4M3: the tensor cores multiply the bytes as they
-// are. They add the products of one chunk of k, whose scales are the same, and a consumer adds
-// these sums, scaled, in float32.
+// swap_ab_gemm() for weights and activations in E4M3. The tensor cores multiply the bytes as they
+// are and add the products of one chunk of k, which share their scales; a consumer scales these
+// sums and adds them in float32.
 namespace nanovllm::cuda {
 namespace swap_ab {
 
 struct E4M3Operands : RawOperands<E4M3Format<Bf16>> {
   static constexpr int kMostThreads = kThreads, kResident = 2;
-  static constexpr int kScaleBytes = 1024;  // of x in a stage: a scale for each token
+  static constexpr int kScaleBytes = 1024;  // room in a stage for a scale of x for each token
   static constexpr int kReaders = 32;  // compute-sanitizer's racecheck does not follow __syncwarp()
   static __host__ __device__ int x_bytes(int tokens) { return tokens * kChunk + kScaleBytes; }
 
@@ -32,7 +32,7 @@ struct E4M3Operands : RawOperands<E4M3Format<Bf16>> {
               static_cast<uint32_t>(p.x_scale_bytes), barrier);
   }
 
-  /// Block::multiply().
+  /// Does the work of Block::multiply().
   template <int kTokens>
   __device__ __forceinline__ void multiply(const Block<kTokens, E4M3Operands>& block,
                                            int thread) const {
@@ -52,7 +52,7 @@ struct E4M3Operands : RawOperands<E4M3Format<Bf16>> {
             part, tile_descriptor(stage_w + share.first_row * Stage::kRowBytes + i * 32, 1024, 0),
             tile_descriptor(x + i * 32, 1024, 0), i > 0);
       wgmma_commit();
-      float scale[2];  // of both rows
+      float scale[2];  // w's, for both rows of the lane
       const uint32_t scales =
           stage_w + Stage::chunk_offset(p.raw.weight, block.first_chunk + chunk);
 #pragma unroll

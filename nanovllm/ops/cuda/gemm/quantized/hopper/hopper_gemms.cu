@@ -6,7 +6,8 @@ namespace nanovllm::cuda {
 
 namespace {
 
-/// Calls body(Format()). Kernels for Hopper find out by themselves whether groups are fine.
+/// Calls body(Format()) with kFine for all integers, since the kernels for Hopper find out by
+/// themselves whether each group has its own scale.
 template <class Body>
 auto with_format(const QuantizedWeight& w, Body body) {
   switch (w.format) {

@@ -5,13 +5,13 @@
 #include "nanovllm/ops/cuda/gemm/hopper/swap_ab_gemm.h"
 #include "nanovllm/ops/cuda/gemm/hopper/tile_gemm.h"
 
-// tile_gemm() and swap_ab_gemm() for quantized weights (GemmArgs::quantized), which these two call.
+// The parts of tile_gemm() and swap_ab_gemm() for quantized weights (GemmArgs::quantized).
 namespace nanovllm::cuda {
 
-/// `tile` is the one at `index` of kTiles with a split. Without has_e4m3_x dequantizes(tile).
+/// `tile` is kTiles[index] with a split. Without GemmArgs::has_e4m3_x, dequantizes(tile) is true.
 void quantized_tile_gemm(Launch where, const GemmArgs& args, size_t index, const TileConfig& tile,
                          const TileScratch& scratch, const DeferredNorm& norm);
-/// quantized_tile_gemm() with GemmArgs::has_e4m3_x; multiplies_e4m3(tile).
+/// quantized_tile_gemm() with GemmArgs::has_e4m3_x. multiplies_e4m3(tile) is true.
 void e4m3_tile_gemm(Launch where, const GemmArgs& args, size_t index, const TileConfig& tile,
                     const TileScratch& scratch);
 void quantized_swap_ab_gemm(Launch where, const GemmArgs& args, const SwapAbConfig& config,
@@ -23,7 +23,7 @@ int e4m3_stage_bytes(int rows, int tokens);
 /// Bytes of a stage of quantized_swap_ab_gemm() with this many rows of w, and tokens.
 int quantized_stage_bytes(const GemmArgs& args, int rows, int tokens);
 
-/// Of each format, in a file of its own.
+/// Both GEMMs for one format of w. Each format is compiled in a file of its own.
 template <class Format>
 struct HopperGemms {
   static void tile(Launch where, const GemmArgs& args, size_t index, const TileConfig& tile,

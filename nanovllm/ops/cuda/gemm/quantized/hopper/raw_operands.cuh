@@ -4,9 +4,9 @@
 #include "nanovllm/ops/cuda/gemm/quantized/hopper/dequantizer.cuh"
 
 // Quantized weights in the thread block of swap_ab_gemm.cu. They are wgmma's operand A, which may
-// come from registers. So a consumer converts the values that its own lanes need, and no 16-bit
-// weights are written to shared memory and read again: that would take longer than reading w from
-// memory. Values are exact in bfloat16; their scales multiply the sums of their columns of k.
+// come from registers. So a consumer converts the values that its own lanes need. Writing 16-bit
+// weights to shared memory and reading them again would take longer than reading w from memory.
+// Values are exact in bfloat16; their scales multiply the sums of their columns of k.
 //
 // Converting takes most of the time, and few warps on each of a multiprocessor's schedulers wait
 // too often. So there may be more warpgroups than the rows need; then each multiplies only some of
@@ -15,13 +15,13 @@ namespace nanovllm::cuda::swap_ab {
 
 struct QuantizedParams : Params {
   RawWeight raw;  // instead of w
-  // The scales of a quantized x (e4m3_swap_ab.cu): those of one chunk of k after the other, with
-  // `stride` floats from chunk to chunk.
+  // The scales of a quantized x (e4m3_swap_ab.cu), one chunk of k after the other, x_scale_stride
+  // floats apart.
   const float* x_scales = nullptr;
   int x_scale_stride = 0, x_scale_bytes = 0;
 };
 
-/// What a warpgroup multiplies: 64 of the thread block's rows. If several warpgroups have the same
+/// The share of a warpgroup: 64 of the thread block's rows. If several warpgroups have the same
 /// rows, they take the chunks of k in turn: this one `first`, then every `step`th.
 struct Share {
   int first_row, first, step;
@@ -33,7 +33,8 @@ struct Share {
     first = group / row_groups;
     step = block.p.consumers / (128 * row_groups);
   }
-  /// Block::for_chunks(). The ring has at least `step` stages, or all chunks.
+  /// Calls body(chunk, stage, parity) for each chunk of the share, as Block::for_chunks() does. The
+  /// ring has at least `step` stages, or all chunks.
   template <class Block, class Body>
   __device__ __forceinline__ void for_chunks(const Block& block, Body body) const {
     int stage = first;
@@ -79,9 +80,9 @@ struct RawOperands {
                barrier);
   }
 
-  /// What a lane needs of a chunk: rows `row` and `row` + 8 of the thread block's.
+  /// A lane converts rows `row` and `row` + 8 of the thread block's rows.
   struct Lane {
-    int row, scales[2];  // Stage::scale() of both rows
+    int row, scales[2];  // the offsets of both rows' scales, from Stage::scale()
   };
   template <class Block>
   __device__ Lane lane_of(const Block& block, int row) const {
@@ -93,18 +94,18 @@ struct RawOperands {
     return lane;
   }
 
-  /// A of the matrix instructions [first, first + kCount) of a stage, for 16 columns each. A lane
-  /// has four pairs of these: the columns 2 lane % 4 and the next, and those 8 further on, of both
-  /// rows. zero: of both rows.
+  /// Loads operand A of the matrix instructions [first, first + kCount) of a stage, of 16 columns
+  /// each. A lane has four pairs of these: in both rows, columns 2 (lane % 4) and the next, and the
+  /// two that are 8 further on. `zero` has the zero points of both rows.
   template <int kCount>
   __device__ __forceinline__ void load(uint32_t (&a)[kCount][4], uint32_t stage, const Lane& lane,
                                        int first, const uint32_t (&zero)[2]) const {
-    const int quad = threadIdx.x % 4, half = first / 4;  // of the stage's columns
+    const int quad = threadIdx.x % 4, half = first / 4;  // which half of the stage's columns
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int row = lane.row + 8 * i;
       if constexpr (Format::kInOrder) {
-        // Both rows have the same swizzle, and rows begin at multiples of 128 bytes.
+        // The two rows have the same swizzle, and rows begin at multiples of 128 bytes.
         const uint32_t first_piece = stage + Stage::piece(lane.row, 0) + quad * 2;
 #pragma unroll
         for (int j = 0; j < kCount; ++j) {
@@ -132,7 +133,7 @@ struct RawOperands {
     }
   }
 
-  /// Block::multiply().
+  /// Does the work of Block::multiply().
   template <int kTokens>
   __device__ __forceinline__ void multiply(const Block<kTokens, RawOperands>& block,
                                            int thread) const {
@@ -142,13 +143,14 @@ struct RawOperands {
     block.store_sums(sums, thread);
   }
 
-  /// kFineGroups: each 32 columns have their own scales. Until the end, the sums of a row are
-  /// divided by the scale of the last group of columns, so that the tensor cores add to them.
+  /// Multiplies all chunks of the share. With kFineGroups each 32 columns have their own scale.
+  /// Until the end, the sums of a row are divided by the scale of the last group of columns, so
+  /// that the tensor cores can add to them.
   template <bool kFineGroups, int kTokens>
   __device__ __forceinline__ void add_chunks(float (&sums)[kTokens / 2],
                                              const Block<kTokens, RawOperands>& block,
                                              int thread) const {
-    constexpr int kParts = kFineGroups ? 4 : 2, kCount = 8 / kParts;  // of a stage's instructions
+    constexpr int kParts = kFineGroups ? 4 : 2, kCount = 8 / kParts;  // instructions of a part
     const Share share(block, thread);
     const Lane lane = lane_of(block, share.first_row + thread % 128 / 32 * 16 + thread % 32 / 4);
     float scale[2] = {1, 1};
@@ -177,7 +179,7 @@ struct RawOperands {
           factor[i] = quotient(scale[i], next);
           scale[i] = next;
         }
-        // The instructions may still read those of the part before.
+        // The matrix instructions that were started last may still read the operands of their part.
         uint32_t a[kCount][4];
         wgmma_wait<1>();
         load(a, w, lane, part * kCount, zero);
@@ -202,7 +204,8 @@ struct RawOperands {
     });
     multiply_sums(scale);
   }
-  /// A scale by which sums can be divided: zero becomes so small that its columns do not count.
+  /// A scale by which sums can be divided. Zero becomes so small a number that its columns do not
+  /// count.
   static __device__ __forceinline__ float divisor(float scale) {
     constexpr float kLeast = 0x1p-80f;
     return fabsf(scale) < kLeast ? kLeast : scale;

@@ -10,25 +10,25 @@
 // their scales. Both come in boxes, a box for each range of rows that are neighbours in the matrix.
 namespace nanovllm::cuda {
 
-/// What a kernel needs to copy and to scale a quantized weight.
+/// The tensor maps and numbers with which a kernel copies and scales a quantized weight.
 struct RawWeight {
   CUtensorMap values, scales;
   QuantizedWeight weight;
-  int scale_bytes;  // of the scales of a box
+  int scale_bytes;  // bytes of the scales of a box
 };
 
-/// Format: one of weight_formats.cuh. Its kFine is only an upper bound here, and
-/// QuantizedWeight::group_shift says whether each group has its own scales.
+/// Format is one of weight_formats.cuh. Its kFine says that groups may have their own scales, and
+/// QuantizedWeight::group_shift says whether they have.
 template <class Format>
 struct RawStage {
   static constexpr int kRowBytes = Format::kPieces * 64;
   static constexpr int kScaleGroups = Format::kFine ? Format::kGroups : 1;
-  /// Words of scales that a copy of E4M3's blocks has for each row of blocks, and these rows: the
-  /// least that TMA copies, also the alignment of where it begins, and as many as the rows of a box
-  /// can touch.
+  /// A copy of the scales of E4M3's blocks has kBlockRows rows, as many rows of blocks as the rows
+  /// of a box can touch, of kBlockWords words, the least that TMA copies. It begins at a multiple
+  /// of kBlockWords.
   static constexpr int kBlockWords = 4, kBlockRows = 3;
 
-  /// Bytes from the scales of a box to those of the next one.
+  /// The number of bytes from the scales of a box to those of the next one.
   static __host__ __device__ constexpr int scale_stride(int box_rows) {
     return (box_rows * 4 * kScaleGroups + 127) / 128 * 128;
   }
@@ -36,13 +36,13 @@ struct RawStage {
     return (rows * kRowBytes + boxes * scale_stride(rows / boxes) + 1023) / 1024 * 1024;
   }
 
-  /// Where 16 bytes of a row of the stage are.
+  /// The offset of piece `index`, 16 bytes, of a row of the stage.
   static __device__ __forceinline__ int piece(int row, int index) {
     const int swizzle = kRowBytes == 128 ? row % 8 : row / 2 % 4;
     return row * kRowBytes + (index ^ swizzle) * 16;
   }
-  /// Where the first scale of a row of the stage is; box `box` of it begins with row `first` of the
-  /// matrix.
+  /// The offset of the first scale of a row of the stage. The row is in box `box`, which begins
+  /// with row `first` of the matrix.
   static __device__ __forceinline__ int scale(const QuantizedWeight& w, int rows, int boxes,
                                               int row, int box, int first) {
     const int box_rows = rows / boxes, shift = w.row_shift;
@@ -50,16 +50,16 @@ struct RawStage {
     return rows * kRowBytes + box * scale_stride(box_rows) +
            word * (shift > 0 ? kBlockWords : 1) * 4;
   }
-  /// From there to the scale of the stage's chunk of k.
+  /// The distance from scale() to the scale of the stage's chunk of k.
   static __device__ __forceinline__ int chunk_offset(const QuantizedWeight& w, int chunk) {
     return w.row_shift > 0 ? chunk % kBlockWords * 4 : 0;
   }
-  /// From a row's scale to that of the next 32 columns, if these have their own.
+  /// The distance from a row's scale to that of the next 32 columns; 0 if these have the same one.
   static __device__ __forceinline__ int next_group(const QuantizedWeight& w, int box_rows) {
     return w.group_shift == 5 ? box_rows * 4 : 0;
   }
 
-  /// Copies a box of a stage at `stage`, which begins with row `first` of the matrix.
+  /// Copies a box of the stage at `stage`. The box begins with row `first` of the matrix.
   static __device__ __forceinline__ void copy(const RawWeight& w, uint32_t stage, int rows,
                                               int boxes, int box, int chunk, int first,
                                               uint32_t barrier) {
