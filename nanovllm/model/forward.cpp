@@ -101,32 +101,28 @@ class Pass {
     return {a_.narrow, model_.dtype, step_.num_tokens(), attention(layer).q_size()};
   }
 
-  /// Computes the attention of one layer: out [T, q_size]. If `out` is empty, it only stores the
-  /// keys and values.
-  void attend(size_t index, Residual& residual, const Tensor& out) {
-    const AttentionSpec& spec = attention(index);
+  /// Computes the attention of a layer and adds its output to the residual. `next` is the norm
+  /// after that.
+  void attention_block(size_t index, Residual& residual, const Norm& next) {
     const Layer& layer = model_.layers[index];
-    const Rope& tables = model_.ropes[spec.rope];
-    const bool norms_heads = spec.qk_norm == QkNorm::kHead;
-    const RopeStoreArgs rope = {.qkv = qkv(index),
-                                .q_norm = norms_heads ? layer.q_norm : Tensor(),
-                                .k_norm = norms_heads ? layer.k_norm : Tensor(),
-                                .cos = tables.cos,
-                                .sin = tables.sin,
-                                .num_heads = spec.num_heads,
-                                .eps = model_.spec.rms_norm_eps,
-                                .layer = static_cast<int64_t>(index)};
-    const AttentionArgs args = {.out = out,
-                                .qkv = rope.qkv,
-                                .num_heads = spec.num_heads,
-                                .scale = 1 / std::sqrt(static_cast<float>(spec.head_dim)),
-                                .layer = static_cast<int64_t>(index),
-                                .next = layer.after_attention ? nullptr : layer.o.get()};
-    if (out && layer.before_attention && spec.qk_norm != QkNorm::kWhole)
-      return backend_.qkv_attention(residual, {layer.before_attention, *layer.qkv, layer.qkv_bias},
-                                    rope, args, kv_, step_);
+    const Tensor out = attn(index);
+    if (is_one_stage(index) && !layer.after_attention)
+      return backend_.attention_block(residual, qkv_args(index), rope_args(index),
+                                      attention_args(index, out), kv_, step_, *layer.o, next);
+    attend(index, residual, out);
+    add(residual, out, *layer.o, layer.after_attention, next);
+  }
+
+  /// Computes the attention of a layer: out [T, q_size]. If `out` is empty, it only stores the keys
+  /// and values.
+  void attend(size_t index, Residual& residual, const Tensor& out) {
+    const Layer& layer = model_.layers[index];
+    const RopeStoreArgs rope = rope_args(index);
+    const AttentionArgs args = attention_args(index, out);
+    if (out && is_one_stage(index))
+      return backend_.qkv_attention(residual, qkv_args(index), rope, args, kv_, step_);
     read(rope.qkv, residual, layer.before_attention, *layer.qkv, layer.qkv_bias);
-    if (spec.qk_norm == QkNorm::kWhole)
+    if (attention(index).qk_norm == QkNorm::kWhole)
       backend_.norm_whole(rope.qkv,
                           {.q_weight = layer.q_norm,
                            .k_weight = layer.k_norm,
@@ -188,6 +184,37 @@ class Pass {
 
  private:
   const AttentionSpec& attention(size_t layer) const { return model_.spec.layers[layer].attention; }
+  /// Whether norm, projection and attention of a layer are a stage of the backend.
+  bool is_one_stage(size_t index) const {
+    return model_.layers[index].before_attention && attention(index).qk_norm != QkNorm::kWhole;
+  }
+
+  QkvArgs qkv_args(size_t index) const {
+    const Layer& layer = model_.layers[index];
+    return {layer.before_attention, *layer.qkv, layer.qkv_bias};
+  }
+  RopeStoreArgs rope_args(size_t index) const {
+    const AttentionSpec& spec = attention(index);
+    const Layer& layer = model_.layers[index];
+    const Rope& tables = model_.ropes[spec.rope];
+    const bool norms_heads = spec.qk_norm == QkNorm::kHead;
+    return {.qkv = qkv(index),
+            .q_norm = norms_heads ? layer.q_norm : Tensor(),
+            .k_norm = norms_heads ? layer.k_norm : Tensor(),
+            .cos = tables.cos,
+            .sin = tables.sin,
+            .num_heads = spec.num_heads,
+            .eps = model_.spec.rms_norm_eps,
+            .layer = static_cast<int64_t>(index)};
+  }
+  AttentionArgs attention_args(size_t index, const Tensor& out) const {
+    const AttentionSpec& spec = attention(index);
+    return {.out = out,
+            .qkv = qkv(index),
+            .num_heads = spec.num_heads,
+            .scale = 1 / std::sqrt(static_cast<float>(spec.head_dim)),
+            .layer = static_cast<int64_t>(index)};
+  }
 
   /// out = before(residual) w^T + bias
   void read(const Tensor& out, Residual& residual, const Norm& before, const Weight& w,
@@ -220,19 +247,20 @@ std::optional<Residual> forward(Backend& backend, const Model& model, const KvCa
   for (size_t i = 0; i < count; ++i) {
     const Layer& layer = model.layers[i];
     const bool is_last = i + 1 == count;
-    const bool has_no_rows = is_last && rows && rows->shape[0] == 0;
-    Tensor attn = has_no_rows ? Tensor() : pass.attn(i);
-    pass.attend(i, residual, attn);
-    if (has_no_rows) return {};
     if (is_last && rows) {
       // After the attention, no token depends on another one, so the rest is computed only for
-      // `rows`. The attention has read q, k and v, so their memory is free.
+      // `rows`. If there are none, the attention itself is not needed either.
+      const Tensor attn = rows->shape[0] > 0 ? pass.attn(i) : Tensor();
+      pass.attend(i, residual, attn);
+      if (!attn) return {};
+      // The attention has read q, k and v, so their memory is free.
       const Tensor some(activations.wide, attn.dtype, rows->shape[0], attn.shape[1]);
       backend.gather_rows(some, attn, *rows);
-      attn = some;
       residual = gather_rows(backend, residual, *rows, activations);
+      pass.add(residual, some, *layer.o, layer.after_attention, layer.before_mlp);
+    } else {
+      pass.attention_block(i, residual, layer.before_mlp);
     }
-    pass.add(residual, attn, *layer.o, layer.after_attention, layer.before_mlp);
     pass.feed_forward(i, residual, is_last ? Norm() : model.layers[i + 1].before_attention);
   }
   return residual;

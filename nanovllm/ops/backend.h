@@ -79,7 +79,6 @@ struct AttentionArgs {
   int64_t num_heads = 0;
   float scale = 1;
   int64_t layer = 0;
-  const Weight* next = nullptr;  ///< if known, what multiplies out next: out may be prepared for it
 };
 
 /// How the tokens of a step are divided among experts. A backend writes and reads it on its device:
@@ -276,6 +275,13 @@ class Backend {
                              const AttentionArgs& args, const KvCache& kv, const Step& step) {
     norm_matmul(rope.qkv, residual, qkv.norm, qkv.w, qkv.bias);
     rope_attention(rope, args, kv, step);
+  }
+  /// qkv_attention, then residual += out w^T as add_matmul() does.
+  virtual void attention_block(Residual& residual, const QkvArgs& qkv, const RopeStoreArgs& rope,
+                               const AttentionArgs& args, const KvCache& kv, const Step& step,
+                               const Weight& w, const Norm& next) {
+    qkv_attention(residual, qkv, rope, args, kv, step);
+    add_matmul(residual, args.out, w, next);
   }
   /// out [T, n] = silu_mul(norm(residual) w^T); gate_up [T, 2 n] is scratch.
   virtual void norm_swiglu(Tensor out, Residual& residual, const Norm& norm, const Weight& w,

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "nanovllm/base/tensor.h"
 
@@ -37,8 +38,12 @@ class Residual {
     kOwnRows,  ///< sum() is the residual in this rank's own rows only; its other rows are undefined
   };
   State state = State::kWhole;
-  /// If it is not 0, the backend has begun the next norm and identifies it by this number.
-  uint64_t begun_norm = 0;
+  /// A norm that the GEMM which added last has begun: scratch() is sum() times the weight, and
+  /// `squares` has the sums of squares of sum()'s rows, in a layout of the backend.
+  struct BegunNorm {
+    Tensor weight, squares;
+  };
+  std::optional<BegunNorm> begun_norm;
   const Tensor& sum() const { return sum_; }
   const Tensor& scratch() const { return scratch_; }
 

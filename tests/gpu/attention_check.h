@@ -214,46 +214,34 @@ class GpuAttention : public TwoBackends {
         gpu->upload(out.on_gpu.data, nothing.data(), nothing.size());
         gpu->attention(args, kv[b], step);
         if (shape.next == nullptr) continue;
-        check_quantized_output(*shape.next, what, args, [&](const AttentionArgs& prepares) {
-          gpu->upload(qkv.on_gpu.data, original.data(), original.size());
+        // Attention that knows the weight which multiplies its output may quantize the output for
+        // it. The sum then has the same bits as if the GEMM had quantized it.
+        const WeightRows parts[] = {
+            random_quantized(*shape.next, hidden_size, q_size, 0.05f, random, Scales::kBf16)};
+        const WeightPtr after = gpu->pack(parts, DType::kBF16);
+        const QkvArgs qkv_args = {{on(input_norm), 1e-6f}, *weights[1], {}};
+        const auto sum_of = [&](const auto& add) {
+          gpu->upload(x.on_gpu.data, x.host.data(), x.host.size());
           gpu->upload(memory[1].get(), before.data(), before.size());
-          gpu->rope_attention(rope, prepares, kv[1], step);
+          gpu->upload(out.on_gpu.data, nothing.data(), nothing.size());
+          Residual residual(x.on_gpu, hidden.on_gpu);
+          add(residual);
+          return from_gpu(gpu->finish(residual));
+        };
+        const auto separate = sum_of([&](Residual& residual) {
+          gpu->qkv_attention(residual, qkv_args, rope, args, kv[1], step);
+          gpu->add_matmul(residual, args.out, *after, {});
         });
+        const auto together = sum_of([&](Residual& residual) {
+          gpu->attention_block(residual, qkv_args, rope, args, kv[1], step, *after, {});
+        });
+        EXPECT_EQ(separate, together) << what;
       }
       if (!prompt) expect_equal(out, what, shape.tolerance());
     }
   }
 
  private:
-  /// Attention that knows the next weight may quantize its output for it. The GEMM then yields the
-  /// same bits as if it quantized the output itself, and does not read the output.
-  template <class Attend>
-  void check_quantized_output(const QuantizedKind& kind, const std::string& what,
-                              AttentionArgs args, Attend attend) {
-    const int64_t rows = args.out.shape[0], columns = args.out.shape[1], n = 256;
-    const WeightRows parts[] = {random_quantized(kind, n, columns, 0.05f, random, Scales::kBf16)};
-    const WeightPtr w = gpu->pack(parts, DType::kBF16);
-    args.next = w.get();
-    const Twin sum = make({nullptr, DType::kBF16, rows, n});
-    const Twin scratch = make({nullptr, DType::kBF16, rows, n}, 0);
-    const auto product = [&](Tensor x) {
-      gpu->upload(sum.on_gpu.data, sum.host.data(), sum.host.size());
-      Residual residual(sum.on_gpu, scratch.on_gpu);
-      gpu->add_matmul(residual, x, *w);
-      return from_gpu(gpu->finish(residual));
-    };
-    attend(args);
-    const std::vector<char> output = from_gpu(args.out);
-    const Twin copy = make(args.out);
-    gpu->upload(copy.on_gpu.data, output.data(), output.size());
-    const std::vector<char> expected = product(copy.on_gpu);
-    attend(args);
-    const std::vector<char> nothing(output.size(), static_cast<char>(0xff));
-    if (GetParam() == Kernels::kNative) gpu->upload(args.out.data, nothing.data(), output.size());
-    EXPECT_EQ(expected, product(args.out)) << what;
-    gpu->upload(args.out.data, output.data(), output.size());
-  }
-
   int64_t num_graphs_ = 0;
 };
 

@@ -77,6 +77,9 @@ class CudaBackend final : public Backend {
                       const Step& step) override;
   void qkv_attention(Residual& residual, const QkvArgs& qkv, const RopeStoreArgs& rope,
                      const AttentionArgs& args, const KvCache& kv, const Step& step) override;
+  void attention_block(Residual& residual, const QkvArgs& qkv, const RopeStoreArgs& rope,
+                       const AttentionArgs& args, const KvCache& kv, const Step& step,
+                       const Weight& w, const Norm& next) override;
   void norm_swiglu(Tensor out, Residual& residual, const Norm& norm, const Weight& w,
                    Tensor gate_up) override;
   void norm_experts(Residual& residual, const Norm& norm, const ExpertArgs& experts) override;
@@ -110,6 +113,15 @@ class CudaBackend final : public Backend {
     const Peers* peers = nullptr;
   };
   Addend begin_addend(Residual& residual);
+  /// add_matmul() of what may be there quantized too.
+  void add_product(Residual& residual, const GemmInput& x, const Weight& w, const Norm& next);
+  /// Writes rope.qkv, and k and v to the cache, in one kernel or two.
+  void store_qkv(Residual& residual, const QkvArgs& qkv, const RopeStoreArgs& rope,
+                 const KvCache& kv, const Step& step);
+  /// attention(), which writes its output quantized too if the weight `next`, which multiplies it
+  /// out next, needs that. Null: the weight is not known.
+  GemmInput attend(const AttentionArgs& args, const KvCache& kv, const Step& step,
+                   const Weight* next);
   /// The norm of a residual as the input of a GEMM, which may fuse the norm.
   GemmInput normed(Residual& residual, const Norm& norm);
 

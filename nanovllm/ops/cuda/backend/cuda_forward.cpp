@@ -84,13 +84,24 @@ AttentionParams attention_params(const AttentionArgs& args, const KvCache& kv, c
 
 void CudaBackend::attention(const AttentionArgs& args, const KvCache& kv, const Step& step) {
   const ContextScope here(device_.context);
+  attend(args, kv, step, nullptr);
+}
+
+GemmInput CudaBackend::attend(const AttentionArgs& args, const KvCache& kv, const Step& step,
+                              const Weight* next) {
   AttentionParams params = attention_params(args, kv, step);
   const DType dtype = args.qkv.dtype;
-  if (!attention_.supports(args, kv)) return general_attention(device_.where, params, dtype);
-  const bool quantizes =
+  GemmInput out = args.out;
+  if (!attention_.supports(args, kv)) {
+    general_attention(device_.where, params, dtype);
+    return out;
+  }
+  const bool may_quantize =
       !attention_.has_prefill() && quantizes_output(params.layout, params.num_heads);
-  params.quantized_out = gemms_.quantized_input(args.out, quantizes ? args.next : nullptr);
+  if (next != nullptr && may_quantize) out.quantized = gemms_.quantized_input(out.x, *next);
+  if (out.quantized) params.quantized_out = *out.quantized;
   attention_.run(params, dtype, kv, /*prefetch_keys=*/graphs_.is_capturing());
+  return out;
 }
 
 // -- the residual stream
@@ -138,14 +149,14 @@ bool CudaBackend::sum_norm(Residual& residual, const Norm& norm) {
 
 Tensor CudaBackend::norm(Residual& residual, const Norm& norm) {
   const ContextScope here(device_.context);
-  residual.begun_norm = 0;
+  residual.begun_norm.reset();
   if (!sum_norm(residual, norm))
     cuda::rms_norm(device_.where, residual.scratch(), residual.whole(), norm);
   return residual.scratch();
 }
 
 CudaBackend::Addend CudaBackend::begin_addend(Residual& residual) {
-  residual.begun_norm = 0;
+  residual.begun_norm.reset();
   const Tensor& sum = residual.sum();
   const Range all = {0, sum.shape[0]};
   if (!collectives_) return {finish(residual), all};
@@ -166,6 +177,11 @@ CudaBackend::Addend CudaBackend::begin_addend(Residual& residual) {
 
 void CudaBackend::add_matmul(Residual& residual, Tensor x, const Weight& w, const Norm& next) {
   const ContextScope here(device_.context);
+  add_product(residual, x, w, next);
+}
+
+void CudaBackend::add_product(Residual& residual, const GemmInput& x, const Weight& w,
+                              const Norm& next) {
   if (!collectives_) return gemms_.add(residual, x, w, next);
   const auto [out, added, peers] = begin_addend(residual);
   if (peers != nullptr) {
@@ -223,18 +239,33 @@ void CudaBackend::rope_attention(const RopeStoreArgs& rope, const AttentionArgs&
                         args.qkv.dtype, attention_.decode_cluster());
 }
 
-void CudaBackend::qkv_attention(Residual& residual, const QkvArgs& qkv, const RopeStoreArgs& rope,
-                                const AttentionArgs& args, const KvCache& kv, const Step& step) {
-  const ContextScope here(device_.context);
+void CudaBackend::store_qkv(Residual& residual, const QkvArgs& qkv, const RopeStoreArgs& rope,
+                            const KvCache& kv, const Step& step) {
   check(rope.qkv.shape[1] == (rope.num_heads + 2 * kv.num_kv_heads) * kv.head_dim &&
             residual.num_tokens() == step.num_tokens() && rope.cos.shape[1] == kv.head_dim / 2 &&
             (kv.dtype == rope.qkv.dtype || kv.dtype == DType::kE4M3) &&
             rope.qkv.dtype == residual.sum().dtype,
         "qkv_attention: wrong shapes");
+  gemms_.store_rotated(normed(residual, qkv.norm), qkv.w, qkv.bias, rope, kv, step);
+}
+
+void CudaBackend::qkv_attention(Residual& residual, const QkvArgs& qkv, const RopeStoreArgs& rope,
+                                const AttentionArgs& args, const KvCache& kv, const Step& step) {
+  const ContextScope here(device_.context);
   if (attention_.decode_cluster() != 0)
     return Backend::qkv_attention(residual, qkv, rope, args, kv, step);
-  gemms_.store_rotated(normed(residual, qkv.norm), qkv.w, qkv.bias, rope, kv, step);
-  attention(args, kv, step);
+  store_qkv(residual, qkv, rope, kv, step);
+  attend(args, kv, step, nullptr);
+}
+
+void CudaBackend::attention_block(Residual& residual, const QkvArgs& qkv, const RopeStoreArgs& rope,
+                                  const AttentionArgs& args, const KvCache& kv, const Step& step,
+                                  const Weight& w, const Norm& next) {
+  const ContextScope here(device_.context);
+  if (attention_.decode_cluster() != 0)
+    return Backend::attention_block(residual, qkv, rope, args, kv, step, w, next);
+  store_qkv(residual, qkv, rope, kv, step);
+  add_product(residual, attend(args, kv, step, &w), w, next);
 }
 
 // -- the sampler

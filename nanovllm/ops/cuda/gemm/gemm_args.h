@@ -32,8 +32,8 @@ struct GemmArgs {
   Epilogue epilogue = Epilogue::kStore;
   bool float_out = false;  // out is float32; only tile_gemm() with kStore
   // The following fields are for the host; kernels do not read them.
-  const QuantizedWeight* quantized = nullptr;  // instead of w
-  bool has_e4m3_x = false;                     // x is quantized too, normed already
+  const QuantizedWeight* quantized = nullptr;         // instead of w
+  bool has_e4m3_x = false;                            // x is quantized too, normed already
   const QuantizedActivations* quantized_x = nullptr;  // then, unless only a choice is made: x
   // If out is its qkv: rope_and_store() follows, and k and v are not written to out. Only
   // swap_ab_gemm().

@@ -54,12 +54,12 @@ void Gemms::swiglu(Tensor out, const GemmInput& x, const Weight& w, Tensor gate_
   run(with_weight({.epilogue = Epilogue::kSwiglu, .out = out, .in = x, .scratch = gate_up}, w));
 }
 
-void Gemms::add(Tensor out, Tensor x, const Weight& w, Tensor scratch) {
+void Gemms::add(Tensor out, const GemmInput& x, const Weight& w, Tensor scratch) {
   run(with_weight({.epilogue = Epilogue::kAdd, .out = out, .in = x, .scratch = scratch}, w));
 }
 
-bool Gemms::send(const Peers& peers, Tensor out, Tensor x, const Weight& w, Tensor scratch,
-                 bool adds) {
+bool Gemms::send(const Peers& peers, Tensor out, const GemmInput& x, const Weight& w,
+                 Tensor scratch, bool adds) {
   Call call = with_weight({.epilogue = adds ? Epilogue::kAdd : Epilogue::kStore,
                            .out = out,
                            .in = x,
@@ -71,8 +71,8 @@ bool Gemms::send(const Peers& peers, Tensor out, Tensor x, const Weight& w, Tens
   return sends;
 }
 
-void Gemms::add(Residual& residual, Tensor x, const Weight& w, const Norm& next) {
-  residual.begun_norm = 0;
+void Gemms::add(Residual& residual, const GemmInput& x, const Weight& w, const Norm& next) {
+  residual.begun_norm.reset();
   run(with_weight({.epilogue = Epilogue::kAdd,
                    .out = residual.whole(),
                    .in = x,
@@ -110,31 +110,38 @@ GemmArgs Gemms::args_of(const Call& call) {
           .peers = call.peers};
 }
 
+namespace {
+
+DeferredNorm deferred(const Residual::BegunNorm& begun, const Tensor& x) {
+  return {.weight = begun.weight.as<const float>(),
+          .x = x.data,
+          .squares = begun.squares.as<float>(),
+          .num_parts = static_cast<int>(begun.squares.shape[0])};
+}
+
+}  // namespace
+
 DeferredNorm Gemms::apply_norm(const Call& call, NormKernel kernel, GemmArgs& args) {
   const bool is_small = kernel == NormKernel::kQuantizedSmall;
-  const bool may_begin =
-      is_small ? call.in.x.dtype == DType::kBF16 : kernel == NormKernel::kSwapAb;
+  const bool may_begin = is_small ? call.in.x.dtype == DType::kBF16 : kernel == NormKernel::kSwapAb;
   const int num_parts = !may_begin || !call.next.weight ? 0
                         : is_small ? num_quantized_norm_parts(where_, args, call.in.x.dtype)
                                    : num_norm_parts(where_, args);
   if (num_parts > 0 && num_parts <= kMaxNormParts) {
-    begun_ = {.weight = call.next.weight.as<const float>(),
-              .x = call.scratch.data,
-              .squares = static_cast<float*>(norm_squares_.get()),
-              .num_parts = num_parts};
-    call.residual->begun_norm = ++num_begun_;
-    return begun_;
+    const Tensor squares(norm_squares_.get(), DType::kF32, num_parts, kNormTokens);
+    call.residual->begun_norm = {call.next.weight, squares};
+    return deferred(*call.residual->begun_norm, call.scratch);
   }
   if (!call.in.norm.weight) return {};
   const Tensor normed = call.in.residual->scratch();
   args.x = normed.data;
   args.norm = nullptr;
   // A begun norm is used once, because the scratch that holds its x may be overwritten afterwards.
-  const uint64_t begun = std::exchange(call.in.residual->begun_norm, 0);
+  const auto begun = std::exchange(call.in.residual->begun_norm, std::nullopt);
   const bool finishes = is_small || kernel == NormKernel::kSwapAb ||
                         (kernel == NormKernel::kTile && args.num_tokens <= kNormTokens);
-  if (finishes && begun != 0 && begun == num_begun_ && begun_.weight == call.in.norm.weight.data)
-    return begun_;
+  if (finishes && begun && begun->weight.data == call.in.norm.weight.data)
+    return deferred(*begun, normed);
   cuda::rms_norm(where_, normed, call.in.x, call.in.norm);
   return {};
 }
@@ -154,8 +161,7 @@ void Gemms::run_as(GemmChoice& choice, const Call& call, Tensor out) {
   const DeferredNorm norm =
       apply_norm(call, is_tile ? NormKernel::kTile : NormKernel::kCublasLt, args);
   const Launch where = launch_of(call);
-  if (is_tile)
-    return tile_gemm(where, args, choice.kernel, tile_scratch(), norm);
+  if (is_tile) return tile_gemm(where, args, choice.kernel, tile_scratch(), norm);
   const Tensor x = call.in.norm.weight ? call.in.residual->scratch() : call.in.x;
   if (call.epilogue == Epilogue::kSwiglu) {
     run({.epilogue = Epilogue::kStore,

@@ -41,9 +41,16 @@ struct GemmInput {
   GemmInput(Residual& residual_, const Norm& norm_)
       : x(residual_.whole()), residual(&residual_), norm(norm_) {}
 
+  /// `count` tokens from `first` on, of an input without a norm.
+  GemmInput rows(int64_t first, int64_t count) const {
+    if (count == x.shape[0]) return *this;
+    return x.rows(first, count);
+  }
+
   Tensor x;  // [T, k], not normed yet
   Residual* residual = nullptr;
   Norm norm = {};
+  std::optional<QuantizedActivations> quantized = {};  // x, if there is that form of it too
 };
 
 /// The GEMMs of one backend. Everything is enqueued on one stream.
@@ -58,21 +65,21 @@ class Gemms {
   /// out = silu(x g^T) * x u^T, where w is g, then u; gate_up [T, 2 n] is scratch.
   void swiglu(Tensor out, const GemmInput& x, const Weight& w, Tensor gate_up);
   /// out += x w^T; scratch is of out's shape.
-  void add(Tensor out, Tensor x, const Weight& w, Tensor scratch);
+  void add(Tensor out, const GemmInput& x, const Weight& w, Tensor scratch);
   /// residual += x w^T, for a residual without unfinished additions. May begin the norm `next`.
-  void add(Residual& residual, Tensor x, const Weight& w, const Norm& next);
+  void add(Residual& residual, const GemmInput& x, const Weight& w, const Norm& next);
   /// Sends x w^T, plus out if `adds`, to `peers` and returns true. If the kernel that computes it
   /// cannot send, it writes the result to out, and this returns false.
-  bool send(const Peers& peers, Tensor out, Tensor x, const Weight& w, Tensor scratch, bool adds);
+  bool send(const Peers& peers, Tensor out, const GemmInput& x, const Weight& w, Tensor scratch,
+            bool adds);
   /// store() into rope.qkv, then rope_and_store(). If one kernel computes both, k and v are only
   /// written to the cache.
   void store_rotated(const GemmInput& x, const Weight& w, Tensor bias, const RopeStoreArgs& rope,
                      const KvCache& kv, const Step& step);
 
-  /// Says where the kernel that computes x has to write it quantized too, if the next GEMM
-  /// multiplies x by w and needs x quantized in chunks. That GEMM then does not quantize x again.
-  /// In all other cases, and without w, the result has no values.
-  QuantizedActivations quantized_input(Tensor x, const Weight* w);
+  /// Where the kernel that computes x has to write it quantized too, if the GEMM of x and w needs
+  /// it quantized in chunks. GemmInput::quantized then says that it did.
+  std::optional<QuantizedActivations> quantized_input(const Tensor& x, const Weight& w);
 
   /// Memory that GEMMs of a quantized weight need, before graphs with these are captured.
   void reserve(const QuantizedWeight& w, DType dtype);
@@ -120,7 +127,7 @@ class Gemms {
   /// swap_ab_gemm() with the norm before it, and with the quantization of x if w needs it.
   void run_swap_ab(const Call& call, GemmArgs args);
   /// Quantizes x and multiplies E4M3. Returns false without doing anything if no kernel can.
-  bool run_e4m3(const Call& call);
+  bool run_e4m3(Call call);
   /// Quantizes x and multiplies E4M3 as `choice` says, or as CublasLt::run() corrects it.
   void run_e4m3_as(GemmChoice& choice, Call call);
   std::vector<GemmChoice> e4m3_candidates(const Call& call, const GemmArgs& args);
@@ -134,7 +141,7 @@ class Gemms {
   E4M3Matrices e4m3_matrices(const Call& call);
   std::vector<GemmChoice> quantized_candidates(const Call& call);
   /// Quantizes x, or its norm, unless that was done when x was computed.
-  void quantize(const QuantizedActivations& to, Tensor x, const Norm& norm);
+  void quantize(const QuantizedActivations& to, const GemmInput& x);
   /// Memory for num_tokens rows of quantized activations.
   QuantizedActivations e4m3_activations(const QuantizedWeight& w, int64_t num_tokens,
                                         int64_t scale_stride);
@@ -178,14 +185,6 @@ class Gemms {
     size_t bytes = 0;
   };
   Growing e4m3_values_, e4m3_scales_;
-  struct QuantizedInput {
-    const void* x;
-    QuantizedActivations quantized;
-  };
-  std::optional<QuantizedInput> quantized_input_;
-  // The norm that was begun last. Residual::begun_norm holds the value of num_begun_ at that time.
-  DeferredNorm begun_;
-  uint64_t num_begun_ = 0;
 };
 
 }  // namespace nanovllm::cuda

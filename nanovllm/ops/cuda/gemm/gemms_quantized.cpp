@@ -91,8 +91,8 @@ void Gemms::run_swap_ab(const Call& call, GemmArgs args) {
   }
   const QuantizedActivations x =
       e4m3_activations(*w, args.num_tokens, (args.num_tokens + 3) / 4 * 4);
-  if (call.in.residual != nullptr) call.in.residual->begun_norm = 0;
-  quantize(x, call.in.x, call.in.norm);
+  if (call.in.residual != nullptr) call.in.residual->begun_norm.reset();
+  quantize(x, call.in);
   args.norm = nullptr;
   args.has_e4m3_x = true;
   args.quantized_x = &x;
@@ -117,22 +117,18 @@ QuantizedActivations Gemms::e4m3_activations(const QuantizedWeight& w, int64_t n
           .has_chunks = has_chunks};
 }
 
-QuantizedActivations Gemms::quantized_input(Tensor x, const Weight* w) {
-  quantized_input_.reset();
-  if (w == nullptr) return {};
-  const auto& weight = static_cast<const DeviceWeight*>(w)->quantized;
+std::optional<QuantizedActivations> Gemms::quantized_input(const Tensor& x, const Weight& w) {
+  const auto& weight = static_cast<const DeviceWeight&>(w).quantized;
   const int64_t num_tokens = x.shape[0];
   if (!is_native_ || x.dtype != DType::kBF16 || num_tokens < kFewestSwapAbTokens || !weight ||
       !weight->quantizes_activations || weight->group_shift == kWholeShift ||
       weight->k % kQuantizedChunk != 0)
     return {};
-  quantized_input_ = {x.data, e4m3_activations(*weight, num_tokens, (num_tokens + 3) / 4 * 4)};
-  return quantized_input_->quantized;
+  return e4m3_activations(*weight, num_tokens, (num_tokens + 3) / 4 * 4);
 }
 
-void Gemms::quantize(const QuantizedActivations& to, Tensor x, const Norm& norm) {
-  const auto done = std::exchange(quantized_input_, std::nullopt);
-  if (!done || done->x != x.data || done->quantized != to) quantize_rows(where_, to, x, norm);
+void Gemms::quantize(const QuantizedActivations& to, const GemmInput& x) {
+  if (x.quantized != to) quantize_rows(where_, to, x.x, x.norm);
 }
 
 std::vector<GemmChoice> Gemms::e4m3_candidates(const Call& call, const GemmArgs& args) {
@@ -153,7 +149,7 @@ std::vector<GemmChoice> Gemms::e4m3_candidates(const Call& call, const GemmArgs&
   return all;
 }
 
-bool Gemms::run_e4m3(const Call& call) {
+bool Gemms::run_e4m3(Call call) {
   const QuantizedWeight& w = *call.quantized;
   if (w.format != QuantizedFormat::kE4M3 || w.k > kMaxQuantizedColumns) return false;
   GemmArgs args = args_of(call);
@@ -172,6 +168,8 @@ bool Gemms::run_e4m3(const Call& call) {
   const GemmChoice known = choice = autotuner_.choose(
       key, args.num_tokens, [&] { return e4m3_candidates(call, args); },
       [&](GemmChoice& candidate) {
+        // Candidates may write the memory of quantized activations in different layouts.
+        measured.in.quantized = call.in.quantized = std::nullopt;
         if (candidate.kernel != GemmChoice::kDequantized) run_e4m3_as(candidate, measured);
       });
   if (choice.kernel >= 0 &&
@@ -210,13 +208,15 @@ void Gemms::run_e4m3_as(GemmChoice& choice, Call call) {
   const QuantizedWeight& w = *call.quantized;
   const int64_t all = call.in.x.shape[0], rest = choice.kernel >= 0 ? 0 : all % 4;
   const int64_t num_tokens = all - rest;
-  if (call.in.residual != nullptr) call.in.residual->begun_norm = 0;
+  if (call.in.residual != nullptr) call.in.residual->begun_norm.reset();
   if (rest > 0 && call.in.norm.weight) {
     cuda::rms_norm(where_, call.in.residual->scratch(), call.in.x, call.in.norm);
     call.in = call.in.residual->scratch();
   }
   const QuantizedActivations x = e4m3_activations(w, num_tokens, (num_tokens + 3) / 4 * 4);
-  quantize(x, call.in.x.rows(0, num_tokens), call.in.norm);
+  GemmInput multiplied = call.in;
+  multiplied.x = call.in.x.rows(0, num_tokens);
+  quantize(x, multiplied);
   if (choice.kernel >= 0) {
     GemmArgs args = args_of(call);
     args.norm = nullptr;

@@ -70,7 +70,7 @@ inline bool supports_tile_gemm(const GemmArgs& args, DType dtype, int max_blocks
   const bool swiglu = args.epilogue == Epilogue::kSwiglu;
   if (args.float_out && args.epilogue != Epilogue::kStore) return false;
   if (args.has_e4m3_x ? !multiplies_e4m3(config)
-                                  : args.quantized != nullptr && !dequantizes(config))
+                      : args.quantized != nullptr && !dequantizes(config))
     return false;
   const int least_columns = args.quantized != nullptr ? 128 : 64;  // columns of a part of k
   return dtype == DType::kBF16 && args.n % 8 == 0 && args.k % 8 == 0 && config.swiglu == swiglu &&
