@@ -26,7 +26,7 @@ using CacheSalt = std::shared_ptr<const std::string>;
 
 /// One answer while it is generated: the prompt, the tokens that were sampled so far, and where
 /// its KV cache is stored. A request with n choices is n sequences. Only the scheduler and the
-/// block manager change a sequence (`ownership.sequences`).
+/// cache manager change a sequence (`ownership.sequences`).
 struct Sequence {
   uint64_t id = 0;  ///< unique; in the order of arrival and, within a request, of the choices
   uint64_t request_id = 0;
@@ -52,7 +52,7 @@ struct Sequence {
   int64_t num_blocks_sent = 0;       ///< entries of block_table that the ranks know
   std::vector<int32_t> block_table;  ///< blocks of the cache, in order
 
-  // The chain of block hashes, which the block manager keeps: blocks [0, num_hashed) of block_table
+  // The chain of block hashes, which the block pool keeps: blocks [0, num_hashed) of block_table
   // are hashed.
   int64_t num_hashed = 0;
   std::optional<uint64_t> last_hash;

@@ -6,7 +6,7 @@
 #include <memory>
 #include <random>
 
-#include "block_manager_check.h"
+#include "block_pool_check.h"
 #include "fake_executor.h"
 #include "nanovllm/base/check.h"
 #include "nanovllm/engine/batch_builder.h"
@@ -46,9 +46,9 @@ class Episode {
     model_.vocab_size = 2 + static_cast<int32_t>(below(12));
     model_.not_finite_every = below(4) == 0 ? 50 : 0;
     const BlockHashFunction hashes[] = {block_hash, block_hash, no_hash, poor_hash};
-    blocks_ =
-        std::make_unique<BlockManager>(num_blocks_, block_size_, below(5) != 0, hashes[below(4)]);
-    scheduler_ = std::make_unique<Scheduler>(config_, *blocks_);
+    const std::vector<CacheSpec> groups = {{.count = num_blocks_}};
+    cache_ = std::make_unique<CacheManager>(groups, block_size_, below(5) != 0, hashes[below(4)]);
+    scheduler_ = std::make_unique<Scheduler>(config_, *cache_);
     executor_ = std::make_unique<FakeExecutor>(model_, config_.max_num_seqs, num_blocks_,
                                                block_size_, config_.max_model_len);
   }
@@ -71,8 +71,8 @@ class Episode {
             steps);
     }
     check(live_.empty(), "{} sequences never ended", live_.size());
-    check(blocks_->num_free() == num_blocks_, "{} of {} blocks are free at the end",
-          blocks_->num_free(), num_blocks_);
+    check(cache_->blocks().num_free() == num_blocks_, "{} of {} blocks are free at the end",
+          cache_->blocks().num_free(), num_blocks_);
     return steps;
   }
 
@@ -186,7 +186,7 @@ class Episode {
   void check_blocks() {
     const std::vector<const Sequence*> holders(scheduler_->running().begin(),
                                                scheduler_->running().end());
-    BlockManagerState::validate(*blocks_, holders);
+    BlockPoolState::validate(cache_->blocks(), holders);
     for (const Sequence* seq : holders)
       check(seq->slot >= 0 && seq->slot < config_.max_num_seqs, "slot {}", seq->slot);
     check(static_cast<int64_t>(holders.size()) <= config_.max_num_seqs, "{} run", holders.size());
@@ -221,7 +221,7 @@ class Episode {
   int64_t block_size_ = 1, num_blocks_ = 1;
   EngineConfig config_;
   FakeModel model_;
-  std::unique_ptr<BlockManager> blocks_;
+  std::unique_ptr<CacheManager> cache_;
   std::unique_ptr<Scheduler> scheduler_;
   std::unique_ptr<FakeExecutor> executor_;
   BatchBuilder builder_;

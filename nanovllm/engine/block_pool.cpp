@@ -1,4 +1,4 @@
-#include "nanovllm/engine/block_manager.h"
+#include "nanovllm/engine/block_pool.h"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -25,8 +25,8 @@ uint64_t random_number() {
 
 }  // namespace
 
-BlockManager::BlockManager(int64_t num_blocks, int64_t block_size, bool enable_prefix_caching,
-                           BlockHashFunction hash, int64_t num_kept)
+BlockPool::BlockPool(int64_t num_blocks, int64_t block_size, bool enable_prefix_caching,
+                     BlockHashFunction hash, int64_t num_kept)
     : blocks_(static_cast<size_t>(num_blocks)),
       block_size_(block_size),
       enable_prefix_caching_(enable_prefix_caching),
@@ -37,20 +37,20 @@ BlockManager::BlockManager(int64_t num_blocks, int64_t block_size, bool enable_p
   cached_.reserve(blocks_.size());
 }
 
-bool BlockManager::holds(const Block& b, const BlockRef& parent, const CacheSalt& salt,
-                         std::span<const int32_t> ids) const {
+bool BlockPool::holds(const Block& b, const BlockRef& parent, const CacheSalt& salt,
+                      std::span<const int32_t> ids) const {
   const bool has_salt = parent.id >= 0 || b.salt == salt || (b.salt && salt && *b.salt == *salt);
   return b.parent == parent && has_salt && std::ranges::equal(b.token_ids, ids);
 }
 
-uint64_t BlockManager::hash_before(const CacheSalt& salt) const {
+uint64_t BlockPool::hash_before(const CacheSalt& salt) const {
   if (!salt) return hash_key_;
   const char* const text = salt->c_str();
   check(text != nullptr, "a salt without a text");
   return XXH64(text, salt->size(), hash_key_);
 }
 
-void BlockManager::match_prefix(const Sequence& seq, Prefix& prefix) const {
+void BlockPool::match_prefix(const Sequence& seq, Prefix& prefix) const {
   prefix.blocks.clear();
   prefix.num_free = 0;
   if (!enable_prefix_caching_) return;
@@ -70,12 +70,12 @@ void BlockManager::match_prefix(const Sequence& seq, Prefix& prefix) const {
   }
 }
 
-bool BlockManager::can_allocate(const Prefix& prefix, int64_t num_blocks) const {
+bool BlockPool::can_allocate(const Prefix& prefix, int64_t num_blocks) const {
   const int64_t num_new = num_blocks - static_cast<int64_t>(prefix.blocks.size());
   return num_new + prefix.num_free <= num_free_;
 }
 
-void BlockManager::allocate(Sequence& seq, const Prefix& prefix, int64_t num_blocks) {
+void BlockPool::allocate(Sequence& seq, const Prefix& prefix, int64_t num_blocks) {
   check(seq.block_table.empty(), "sequence {} already has blocks", seq.id);
   for (const int32_t id : prefix.blocks) share(id);
   seq.block_table.assign(prefix.blocks.begin(), prefix.blocks.end());
@@ -89,9 +89,9 @@ void BlockManager::allocate(Sequence& seq, const Prefix& prefix, int64_t num_blo
   while (static_cast<int64_t>(seq.block_table.size()) < num_blocks) append(seq);
 }
 
-void BlockManager::append(Sequence& seq) { seq.block_table.push_back(take_free()); }
+void BlockPool::append(Sequence& seq) { seq.block_table.push_back(take_free()); }
 
-void BlockManager::deallocate(Sequence& seq) {
+void BlockPool::deallocate(Sequence& seq) {
   for (auto id = seq.block_table.rbegin(); id != seq.block_table.rend(); ++id) release(*id);
   seq.block_table.clear();
   seq.num_hashed = 0;
@@ -99,8 +99,7 @@ void BlockManager::deallocate(Sequence& seq) {
   seq.last_block = {};
 }
 
-std::optional<std::pair<int32_t, int32_t>> BlockManager::fork(const Sequence& parent,
-                                                              Sequence& child) {
+std::optional<BlockCopy> BlockPool::fork(const Sequence& parent, Sequence& child) {
   check(child.block_table.empty(), "sequence {} already has blocks", child.id);
   const auto num_full = static_cast<size_t>(parent.num_prompt_tokens / block_size_);
   for (size_t i = 0; i < num_full; ++i) {
@@ -112,10 +111,10 @@ std::optional<std::pair<int32_t, int32_t>> BlockManager::fork(const Sequence& pa
   child.last_block = parent.last_block;
   if (parent.num_prompt_tokens % block_size_ == 0) return std::nullopt;
   append(child);
-  return std::pair(parent.block_table[num_full], child.block_table.back());
+  return BlockCopy{.from = parent.block_table[num_full], .to = child.block_table.back()};
 }
 
-void BlockManager::register_blocks(Sequence& seq, int64_t limit) {
+void BlockPool::register_blocks(Sequence& seq, int64_t limit) {
   if (!enable_prefix_caching_) return;
   const std::span<const int32_t> tokens = seq.token_ids;
   for (; (seq.num_hashed + 1) * block_size_ <= limit; ++seq.num_hashed) {
@@ -152,11 +151,11 @@ void BlockManager::register_blocks(Sequence& seq, int64_t limit) {
   }
 }
 
-void BlockManager::forget(const Sequence& seq) {
+void BlockPool::forget(const Sequence& seq) {
   for (const int32_t id : seq.block_table) forget(id);
 }
 
-void BlockManager::reset_prefix_cache() {
+void BlockPool::reset_prefix_cache() {
   for (auto [hash, id] : cached_) {
     block(id).hash.reset();
     // Running sequences must not extend a chain that no lookup can reach.
@@ -165,7 +164,7 @@ void BlockManager::reset_prefix_cache() {
   cached_.clear();
 }
 
-void BlockManager::forget(int32_t id) {
+void BlockPool::forget(int32_t id) {
   Block& b = block(id);
   if (b.hash) {
     const auto entry = cached_.find(*b.hash);
@@ -175,7 +174,7 @@ void BlockManager::forget(int32_t id) {
   ++b.generation;
 }
 
-int32_t BlockManager::take_free() {
+int32_t BlockPool::take_free() {
   check(num_free_ > 0, "no free block");
   int32_t id = first_free_;
   const bool evicts = id >= 0 && block(id).hash;
@@ -191,12 +190,12 @@ int32_t BlockManager::take_free() {
   return id;
 }
 
-void BlockManager::share(int32_t id) {
+void BlockPool::share(int32_t id) {
   if (block(id).ref_count++ == 0) unlink(id);
   ++stats_.blocks_shared;
 }
 
-void BlockManager::release(int32_t id) {
+void BlockPool::release(int32_t id) {
   Block& b = block(id);
   check(b.ref_count > 0, "block {} is freed twice", id);
   if (--b.ref_count > 0) return;
@@ -208,7 +207,7 @@ void BlockManager::release(int32_t id) {
   ++stats_.blocks_freed;
 }
 
-void BlockManager::unlink(int32_t id) {
+void BlockPool::unlink(int32_t id) {
   Block& b = block(id);
   (b.previous >= 0 ? block(b.previous).next : first_free_) = b.next;
   (b.next >= 0 ? block(b.next).previous : last_free_) = b.previous;

@@ -9,6 +9,7 @@
 
 #include "nanovllm/base/output.h"
 #include "nanovllm/engine/sequence.h"
+#include "nanovllm/ops/kv_cache.h"
 
 namespace nanovllm {
 
@@ -28,11 +29,11 @@ uint64_t block_hash(uint64_t previous, std::span<const int32_t> token_ids);
 /// cached contents. When `num_kept` of them were used, another one is only if all of these are in
 /// use: memory that is allocated at the first use then grows with what runs at the same time, not
 /// with the number of requests.
-class BlockManager {
+class BlockPool {
  public:
-  BlockManager(int64_t num_blocks, int64_t block_size, bool enable_prefix_caching,
-               BlockHashFunction hash = block_hash,
-               int64_t num_kept = std::numeric_limits<int64_t>::max());
+  BlockPool(int64_t num_blocks, int64_t block_size, bool enable_prefix_caching,
+            BlockHashFunction hash = block_hash,
+            int64_t num_kept = std::numeric_limits<int64_t>::max());
 
   /// The blocks at the start of a sequence that are in the cache.
   struct Prefix {
@@ -54,7 +55,7 @@ class BlockManager {
   void deallocate(Sequence& seq);
   /// Fills the child's empty table with the blocks of the parent's prompt. Full blocks are shared;
   /// a last block that is not full is replaced by a new one, and the copy to make is returned.
-  std::optional<std::pair<int32_t, int32_t>> fork(const Sequence& parent, Sequence& child);
+  std::optional<BlockCopy> fork(const Sequence& parent, Sequence& child);
   /// Registers the hashes of the full blocks in the first `limit` tokens, which must be known and
   /// computed.
   void register_blocks(Sequence& seq, int64_t limit);
@@ -69,7 +70,7 @@ class BlockManager {
   const BlockStats& stats() const { return stats_; }
 
  private:
-  friend struct BlockManagerState;
+  friend struct BlockPoolState;
   struct Block {
     int64_t ref_count = 0;
     uint32_t generation = 0;
