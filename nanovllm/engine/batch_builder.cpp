@@ -76,6 +76,7 @@ StepInput BatchBuilder::build(const StepPlan& plan, bool with_lists) {
   for (const ScheduledSample& sample : plan.samples)
     arrays_.samples.push_back({sample.seq->id, sample.seq->slot, static_cast<int32_t>(sample.row)});
   arrays_.copies = plan.copies;
+  arrays_.state_copies = plan.state_copies;
   return arrays_.write(plan.step, buffer_);
 }
 

@@ -50,9 +50,8 @@ uint64_t BlockPool::hash_before(const CacheSalt& salt) const {
   return XXH64(text, salt->size(), hash_key_);
 }
 
-void BlockPool::match_prefix(const Sequence& seq, Prefix& prefix) const {
-  prefix.blocks.clear();
-  prefix.num_free = 0;
+void BlockPool::match_prefix(const Sequence& seq, std::vector<int32_t>& prefix) const {
+  prefix.clear();
   if (!enable_prefix_caching_) return;
   const std::span<const int32_t> tokens = seq.token_ids;
   uint64_t previous = hash_before(seq.cache_salt);
@@ -63,33 +62,30 @@ void BlockPool::match_prefix(const Sequence& seq, Prefix& prefix) const {
     const uint64_t h = hash_(previous, ids);
     const auto hit = cached_.find(h);
     if (hit == cached_.end() || !holds(block(hit->second), parent, seq.cache_salt, ids)) return;
-    prefix.blocks.push_back(hit->second);
-    prefix.num_free += block(hit->second).ref_count == 0 ? 1 : 0;
-    prefix.last_hash = previous = h;
+    prefix.push_back(hit->second);
+    previous = h;
     parent = ref(hit->second);
   }
 }
 
-bool BlockPool::can_allocate(const Prefix& prefix, int64_t num_blocks) const {
-  const int64_t num_new = num_blocks - static_cast<int64_t>(prefix.blocks.size());
-  return num_new + prefix.num_free <= num_free_;
-}
-
-void BlockPool::allocate(Sequence& seq, const Prefix& prefix, int64_t num_blocks) {
+bool BlockPool::allocate(Sequence& seq, const std::vector<int32_t>& prefix, int64_t num_blocks) {
   check(seq.block_table.empty(), "sequence {} already has blocks", seq.id);
-  for (const int32_t id : prefix.blocks) share(id);
-  seq.block_table.assign(prefix.blocks.begin(), prefix.blocks.end());
-  seq.num_hashed = static_cast<int64_t>(prefix.blocks.size());
-  seq.last_hash.reset();
-  seq.last_block = {};
-  if (!prefix.blocks.empty()) {
-    seq.last_hash = prefix.last_hash;
-    seq.last_block = ref(prefix.blocks.back());
-  }
-  while (static_cast<int64_t>(seq.block_table.size()) < num_blocks) append(seq);
+  const auto is_free = [&](int32_t id) { return block(id).ref_count == 0; };
+  const int64_t num_new = num_blocks - std::ssize(prefix);
+  if (num_new + std::ranges::count_if(prefix, is_free) > num_free_) return false;
+  for (const int32_t id : prefix) share(id);
+  seq.block_table = prefix;
+  seq.num_hashed = std::ssize(prefix);
+  seq.last_hash = prefix.empty() ? std::nullopt : block(prefix.back()).hash;
+  seq.last_block = prefix.empty() ? BlockRef() : ref(prefix.back());
+  return append(seq, num_new);
 }
 
-void BlockPool::append(Sequence& seq) { seq.block_table.push_back(take_free()); }
+bool BlockPool::append(Sequence& seq, int64_t num_blocks) {
+  if (num_blocks > num_free_) return false;
+  for (int64_t i = 0; i < num_blocks; ++i) seq.block_table.push_back(take_free());
+  return true;
+}
 
 void BlockPool::deallocate(Sequence& seq) {
   for (auto id = seq.block_table.rbegin(); id != seq.block_table.rend(); ++id) release(*id);
@@ -99,9 +95,11 @@ void BlockPool::deallocate(Sequence& seq) {
   seq.last_block = {};
 }
 
-std::optional<BlockCopy> BlockPool::fork(const Sequence& parent, Sequence& child) {
+bool BlockPool::fork(const Sequence& parent, Sequence& child, std::vector<BlockCopy>& copies) {
   check(child.block_table.empty(), "sequence {} already has blocks", child.id);
   const auto num_full = static_cast<size_t>(parent.num_prompt_tokens / block_size_);
+  const bool has_copy = parent.num_prompt_tokens % block_size_ != 0;
+  if (has_copy && num_free_ == 0) return false;
   for (size_t i = 0; i < num_full; ++i) {
     share(parent.block_table[i]);
     child.block_table.push_back(parent.block_table[i]);
@@ -109,9 +107,10 @@ std::optional<BlockCopy> BlockPool::fork(const Sequence& parent, Sequence& child
   child.num_hashed = std::min(parent.num_hashed, static_cast<int64_t>(num_full));
   child.last_hash = parent.last_hash;
   child.last_block = parent.last_block;
-  if (parent.num_prompt_tokens % block_size_ == 0) return std::nullopt;
-  append(child);
-  return BlockCopy{.from = parent.block_table[num_full], .to = child.block_table.back()};
+  if (!has_copy) return true;
+  child.block_table.push_back(take_free());
+  copies.push_back({.from = parent.block_table[num_full], .to = child.block_table.back()});
+  return true;
 }
 
 void BlockPool::register_blocks(Sequence& seq, int64_t limit) {
@@ -124,7 +123,7 @@ void BlockPool::register_blocks(Sequence& seq, int64_t limit) {
     const uint64_t h = hash_(first ? hash_before(seq.cache_salt) : *seq.last_hash, ids);
     const BlockRef parent = seq.last_block;
     seq.last_hash = h;
-    const bool reachable = first || (parent.id >= 0 && ref(parent.id) == parent);
+    const bool reachable = first || is_current(parent);
     if (!reachable) continue;  // a collision or a reuse further up: no lookup can reach this block
     auto [entry, is_new] = cached_.try_emplace(h, -1);
     if (!is_new) {
@@ -133,7 +132,7 @@ void BlockPool::register_blocks(Sequence& seq, int64_t limit) {
         seq.last_block = ref(entry->second);
         continue;
       }
-      const bool orphan = other.parent.id >= 0 && ref(other.parent.id) != other.parent;
+      const bool orphan = other.parent.id >= 0 && !is_current(other.parent);
       if (!orphan) {  // the hashes collide: the first registration stays
         seq.last_block = {};
         continue;

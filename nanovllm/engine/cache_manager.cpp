@@ -1,50 +1,79 @@
 #include "nanovllm/engine/cache_manager.h"
 
-#include "nanovllm/base/ceil_div.h"
-#include "nanovllm/base/check.h"
+#include <utility>
 
 namespace nanovllm {
 
-CacheManager::CacheManager(const std::vector<CacheSpec>& groups, int64_t block_size,
-                           bool enable_prefix_caching, BlockHashFunction hash) {
-  for (const CacheSpec& group : groups)
-    blocks_.emplace_back(group.count, block_size, enable_prefix_caching, hash, group.num_kept);
-  check(blocks_.size() == 1, "a sequence has one block table, but there are {} groups of blocks",
-        blocks_.size());
-}
-
-void CacheManager::match(const Sequence& seq, CacheHit& hit) const {
-  hit.prefix.blocks.clear();
-  hit.prefix.num_free = 0;
-  if (!seq.wants_prompt_logprobs()) blocks().match_prefix(seq, hit.prefix);
-  hit.length = std::ssize(hit.prefix.blocks) * blocks().block_size();
+void CacheManager::match(const Sequence& seq, uint64_t step, CacheHit& hit) const {
+  const int64_t size = blocks_.block_size();
+  hit.blocks.clear();
+  hit.snapshot.reset();
+  hit.grows = false;
+  if (!seq.wants_prompt_logprobs()) blocks_.match_prefix(seq, hit.blocks);
+  // The last token is always computed, for its logits, so no state may include it.
+  if (states_ && std::ssize(hit.blocks) * size == seq.num_known()) hit.blocks.pop_back();
+  hit.branch = std::ssize(hit.blocks) * size;
+  while (states_ && !hit.blocks.empty()) {
+    const SnapshotPool::Snapshot* const found = states_->find(blocks_.ref(hit.blocks.back()));
+    if (found != nullptr && found->step < step) {
+      hit.snapshot = found->number;
+      break;
+    }
+    hit.grows |= found != nullptr;
+    hit.blocks.pop_back();
+  }
+  hit.length = std::ssize(hit.blocks) * size;
 }
 
 bool CacheManager::start(Sequence& seq, const CacheHit& hit, int64_t high) {
-  const int64_t num_blocks = ceil_div(high, blocks().block_size());
-  if (!blocks().can_allocate(hit.prefix, num_blocks)) return false;
-  blocks().allocate(seq, hit.prefix, num_blocks);
+  if (!blocks_.allocate(seq, hit.blocks, ceil_div(high, blocks_.block_size()))) return false;
+  seq.branch = hit.branch;
+  if (hit.snapshot) states_->use(*hit.snapshot);
   return true;
 }
 
-bool CacheManager::reserve(Sequence& seq, int64_t high) {
-  const int64_t num_new = ceil_div(high, blocks().block_size()) - std::ssize(seq.block_table);
-  if (!blocks().can_append(num_new)) return false;
-  for (int64_t i = 0; i < num_new; ++i) blocks().append(seq);
-  return true;
+int64_t CacheManager::row_end(const Sequence& seq) const {
+  const int64_t size = blocks_.block_size(), end = seq.num_tokens();
+  if (!states_ || states_->size() == 0) return end;
+  if (seq.num_computed < seq.branch) return seq.branch;
+  const int64_t last_border = (end - 1) / size * size;
+  return seq.num_computed < last_border ? last_border : end;
 }
 
-bool CacheManager::fork(const Sequence& parent, Sequence& child, std::vector<BlockCopy>& copies) {
-  const bool has_copy = parent.num_prompt_tokens % blocks().block_size() != 0;
-  if (has_copy && !blocks().can_append(1)) return false;
-  if (const auto copy = blocks().fork(parent, child)) copies.push_back(*copy);
-  return true;
+void CacheManager::save_state(Sequence& seq, uint64_t step, std::vector<StateCopy>& copies) {
+  const int64_t size = blocks_.block_size(), depth = seq.num_computed;
+  const bool is_wanted = depth == seq.branch || depth + size >= seq.num_tokens();
+  if (!states_ || depth % size != 0 || !is_wanted) return;
+  const auto snapshot = states_->take(depth, step);
+  if (!snapshot) return;
+  seq.saved.push_back(*snapshot);
+  copies.push_back({StateCopy::Kind::kSave, seq.slot, snapshot->number});
+}
+
+void CacheManager::commit(Sequence& seq, int64_t known) {
+  auto next = seq.saved.begin();
+  for (; next != seq.saved.end() && next->depth <= known; ++next) {
+    blocks_.register_blocks(seq, next->depth);
+    if (blocks_.is_current(seq.last_block)) states_->store(*next, seq.last_block);
+    else states_->drop(*next);
+    if (next->depth >= seq.num_prompt_tokens)
+      states_->drop(std::exchange(seq.last_of_answer, *next));
+  }
+  seq.saved.erase(seq.saved.begin(), next);
+  blocks_.register_blocks(seq, known);
+}
+
+void CacheManager::release(Sequence& seq) {
+  for (const SnapshotRef& snapshot : seq.saved) states_->drop(snapshot);
+  seq.saved.clear();
+  blocks_.deallocate(seq);
 }
 
 void CacheManager::forget(const Sequence& seq) {
-  // A sequence that was preempted has no blocks any more, and any free block may be its own.
-  if (seq.block_table.empty()) reset_prefix_cache();
-  else blocks().forget(seq);
+  // If it was preempted meanwhile, it has no table any more, and any free block may be its own. Its
+  // states may be found under blocks of other sequences.
+  if (seq.block_table.empty() || states_) reset_prefix_cache();
+  else blocks_.forget(seq);
 }
 
 }  // namespace nanovllm

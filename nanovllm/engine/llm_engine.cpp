@@ -47,8 +47,9 @@ LLMEngine::LLMEngine(EngineSetup setup, std::unique_ptr<Executor> executor,
       tokenizer_(std::move(tokenizer)),
       factory_(std::make_shared<const RequestFactory>(setup_, tokenizer_)),
       executor_(std::move(executor)),
-      cache_({{.count = setup_.num_blocks, .num_kept = setup_.num_kept_blocks}},
-             setup_.config.block_size, setup_.config.enable_prefix_caching),
+      cache_(BlockPool(setup_.num_blocks, setup_.config.block_size,
+                       setup_.config.enable_prefix_caching, block_hash, setup_.num_kept_blocks),
+             setup_.num_snapshots),
       scheduler_(setup_.config, cache_),
       trace_(std::move(trace)) {
   const EngineConfig& c = setup_.config;

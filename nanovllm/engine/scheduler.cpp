@@ -32,6 +32,7 @@ void StepPlan::clear() {
   setups.clear();
   preempted.clear();
   copies.clear();
+  state_copies.clear();
   num_tokens = 0;
 }
 
@@ -107,7 +108,8 @@ void Scheduler::schedule(StepPlan& plan) {
 }
 
 int64_t Scheduler::most_tokens(const StepPlan& plan, const Sequence& seq) const {
-  return std::min(seq.num_pending(), config_.max_num_batched_tokens - plan.num_tokens);
+  return std::min(cache_.row_end(seq) - seq.num_computed,
+                  config_.max_num_batched_tokens - plan.num_tokens);
 }
 
 void Scheduler::schedule_row(StepPlan& plan, const ScheduledRow& row) {
@@ -118,6 +120,7 @@ void Scheduler::schedule_row(StepPlan& plan, const ScheduledRow& row) {
   seq.num_computed += row.num_tokens;
   seq.last_step = step_;
   ++seq.num_in_flight;
+  cache_.save_state(seq, step_, plan.state_copies);
   commit(seq);
   if (seq.num_pending() > 0) return;
   plan.samples.push_back({&seq, static_cast<int64_t>(plan.rows.size()) - 1, false});
@@ -139,7 +142,8 @@ bool Scheduler::admit(StepPlan& plan, Sequence& seq) {
   // The host has not read this sequence's last token yet; the next step will know it.
   if (seq.num_unread > 0) return false;
   if (seq.id == blocked_ && cache_.blocks().stats().blocks_freed == num_freed_) return false;
-  cache_.match(seq, hit_);
+  cache_.match(seq, step_, hit_);
+  if (hit_.grows) return false;
   const int64_t num_known = seq.num_known();
   if (!cache_.start(seq, hit_, num_known)) {  // `progress.whole-prompt`
     blocked_ = seq.id;
@@ -154,6 +158,8 @@ bool Scheduler::admit(StepPlan& plan, Sequence& seq) {
   stats_.prefix_queries += num_known;
   stats_.prefix_hits += seq.num_computed;
   start_running(plan, seq);
+  if (hit_.snapshot)
+    plan.state_copies.push_back({StateCopy::Kind::kRestore, *hit_.snapshot, seq.slot});
   schedule_row(plan, {&seq, seq.num_computed, most_tokens(plan, seq), hit_.length < num_known});
   return true;
 }
@@ -172,6 +178,8 @@ void Scheduler::fork_choices(StepPlan& plan, Sequence& parent) {
     ++choice->num_in_flight;
     ++choice->num_unread;
     start_running(plan, *choice);
+    if (cache_.has_states())
+      plan.state_copies.push_back({StateCopy::Kind::kFork, parent.slot, choice->slot});
     plan.samples.push_back({choice, row, true});
   }
   parent.choices.clear();

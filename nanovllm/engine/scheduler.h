@@ -34,6 +34,7 @@ struct StepPlan {
   std::vector<Sequence*> setups;     ///< sequences that got their slot in this step
   std::vector<Sequence*> preempted;  ///< sequences that lost theirs
   std::vector<BlockCopy> copies;
+  std::vector<StateCopy> state_copies;
   int64_t num_tokens = 0;
 
   bool empty() const { return rows.empty(); }

@@ -21,6 +21,14 @@ struct BlockRef {
   bool operator==(const BlockRef&) const = default;
 };
 
+/// A snapshot of a sequence's recurrent states after its first `depth` tokens; `generation` says
+/// how often the snapshot was replaced.
+struct SnapshotRef {
+  int32_t number = -1;
+  uint32_t generation = 0;
+  int64_t depth = 0;
+};
+
 /// A text that separates the prefix caches of tenants; null: none was given.
 using CacheSalt = std::shared_ptr<const std::string>;
 
@@ -57,6 +65,11 @@ struct Sequence {
   int64_t num_hashed = 0;
   std::optional<uint64_t> last_hash;
   BlockRef last_block;  ///< the registered block with the content of block num_hashed - 1
+
+  // For the snapshots of recurrent states, which the cache manager keeps.
+  int64_t branch = 0;              ///< a depth at which one is taken: CacheHit::branch
+  std::vector<SnapshotRef> saved;  ///< by depth: those that nobody can find yet
+  SnapshotRef last_of_answer;
 
   /// Other choices of the request that wait for this one's prompt to be computed.
   std::vector<Sequence*> choices;

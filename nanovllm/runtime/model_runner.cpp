@@ -112,6 +112,7 @@ void ModelRunner::pad(int64_t size) {
 
 void ModelRunner::submit(const StepInput& input) {
   check(num_submitted_ - num_waited_ < flights_.size(), "more than two steps in flight");
+  check(input.state_copies.empty(), "no layer of the model has a recurrent state");
   Flight& now = flight(num_submitted_);
   now.output.clear();
   now.output.submit_time = steady_seconds();

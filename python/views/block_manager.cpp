@@ -55,20 +55,27 @@ struct BlockView {
   }
 };
 
+/// Whether the pool has blocks for the sequence, of which the cached ones are `prefix`.
+bool can_allocate(const Blocks& blocks, const Sequence& seq, std::vector<int32_t>& prefix) {
+  blocks->match_prefix(seq, prefix);
+  const auto is_free = [&](int32_t id) { return BlockPoolState::ref_count(*blocks, id) == 0; };
+  const int64_t num_new = ceil_div(seq.num_known(), blocks->block_size()) - std::ssize(prefix);
+  return num_new + std::ranges::count_if(prefix, is_free) <= blocks->num_free();
+}
+
 // As the scheduler does it in the step that admits a sequence and computes its whole prompt.
 void allocate(const Blocks& blocks, SequenceView& view, nb::handle /*num_cached_blocks*/) {
   view.require_own("allocate its blocks");
   Sequence& seq = *view.seq;
   require(seq.block_table.empty(), "sequence {} already has blocks", view.seq_id);
   const int64_t num_blocks = ceil_div(seq.num_known(), blocks->block_size());
-  BlockPool::Prefix prefix;
-  blocks->match_prefix(seq, prefix);
-  require(blocks->can_allocate(prefix, num_blocks),
+  std::vector<int32_t> prefix;
+  require(can_allocate(blocks, seq, prefix),
           "sequence {} needs {} blocks, {} of them cached, and {} are free", view.seq_id,
-          num_blocks, prefix.blocks.size(), blocks->num_free());
+          num_blocks, prefix.size(), blocks->num_free());
   view.set_blocks(blocks);
   blocks->allocate(seq, prefix, num_blocks);
-  const auto num_hit = static_cast<int64_t>(prefix.blocks.size()) * blocks->block_size();
+  const auto num_hit = static_cast<int64_t>(prefix.size()) * blocks->block_size();
   if (!seq.num_cached_tokens) seq.num_cached_tokens = std::min(num_hit, seq.num_known() - 1);
   seq.num_computed = seq.num_known();
   blocks->register_blocks(seq, seq.num_computed);
@@ -94,9 +101,8 @@ void append(const Blocks& blocks, SequenceView& view) {
   view.require_own("append blocks");
   require_blocks(blocks, view);
   while (num_missing(blocks, view) > 0) {
-    require(blocks->can_append(1), "sequence {} needs one more block, and none is free",
+    require(blocks->append(*view.seq, 1), "sequence {} needs one more block, and none is free",
             view.seq_id);
-    blocks->append(*view.seq);
   }
   register_full(blocks, view);
 }
@@ -116,8 +122,7 @@ std::shared_ptr<CacheManager> make_cache(int64_t num_blocks, int64_t block_size,
   require(num_blocks >= 1 && num_blocks <= kMost, "num_kvcache_blocks is {}; it must be 1 to {}",
           num_blocks, kMost);
   require_block_size(block_size);
-  const std::vector<CacheSpec> groups = {{.count = num_blocks}};
-  auto cache = std::make_shared<CacheManager>(groups, block_size, caching);
+  auto cache = std::make_shared<CacheManager>(BlockPool(num_blocks, block_size, caching));
   BlockPoolState::make_hashes_known(cache->blocks());
   return cache;
 }
@@ -179,10 +184,8 @@ void bind_block_manager(nb::module_& m) {
       .def(
           "can_allocate",
           [](const Blocks& blocks, const SequenceView& view) {
-            BlockPool::Prefix prefix;
-            blocks->match_prefix(*view.seq, prefix);
-            return blocks->can_allocate(prefix,
-                                        ceil_div(view.seq->num_known(), blocks->block_size()));
+            std::vector<int32_t> prefix;
+            return can_allocate(blocks, *view.seq, prefix);
           },
           nb::arg("seq"))
       .def("allocate", &allocate, nb::arg("seq"), nb::arg("num_cached_blocks") = nb::none(),
@@ -192,7 +195,7 @@ void bind_block_manager(nb::module_& m) {
           "can_append",
           [](const Blocks& blocks, const SequenceView& view) {
             require_blocks(blocks, view);
-            return blocks->can_append(std::max<int64_t>(num_missing(blocks, view), 0));
+            return num_missing(blocks, view) <= blocks->num_free();
           },
           nb::arg("seq"))
       .def("may_append", &append, nb::arg("seq"),

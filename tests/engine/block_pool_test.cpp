@@ -19,13 +19,12 @@ Sequence make(std::vector<int32_t> tokens, const char* salt = nullptr) {
 
 // Allocates blocks as the scheduler does. Returns the number of cached blocks.
 int64_t admit(BlockPool& blocks, Sequence& seq) {
-  BlockPool::Prefix prefix;
+  std::vector<int32_t> prefix;
   blocks.match_prefix(seq, prefix);
   const int64_t num_blocks = (seq.num_known() + blocks.block_size() - 1) / blocks.block_size();
-  if (!blocks.can_allocate(prefix, num_blocks)) return -1;
-  blocks.allocate(seq, prefix, num_blocks);
+  if (!blocks.allocate(seq, prefix, num_blocks)) return -1;
   blocks.register_blocks(seq, seq.num_known());
-  return static_cast<int64_t>(prefix.blocks.size());
+  return static_cast<int64_t>(prefix.size());
 }
 
 TEST(BlockPool, SaltsAreComparedAsTexts) {
@@ -63,13 +62,13 @@ TEST(BlockPool, ReusedBlockLosesItsHash) {
   Sequence b = make({5, 6});
   EXPECT_EQ(admit(blocks, b), 0);  // takes the tail of a
   Sequence again = make({1, 2, 3, 4});
-  BlockPool::Prefix prefix;
+  std::vector<int32_t> prefix;
   blocks.match_prefix(again, prefix);
-  EXPECT_EQ(prefix.blocks.size(), 1u);
+  EXPECT_EQ(prefix.size(), 1u);
   Sequence c = make({7, 8});
   EXPECT_EQ(admit(blocks, c), 0);
   blocks.match_prefix(again, prefix);
-  EXPECT_TRUE(prefix.blocks.empty());
+  EXPECT_TRUE(prefix.empty());
 }
 
 // With two blocks to keep, a third one is used only while both are in use.
@@ -154,10 +153,10 @@ TEST(BlockPool, HitOnAFreeBlockReducesTheFreeBlocks) {
   Sequence held = make({9});
   admit(blocks, held);  // one of the three
   Sequence longer = make({1, 2, 5, 6, 7});
-  BlockPool::Prefix prefix;
+  std::vector<int32_t> prefix;
   blocks.match_prefix(longer, prefix);
-  EXPECT_EQ(prefix.num_free, 1);
-  EXPECT_FALSE(blocks.can_allocate(prefix, 3));  // a hit on a free block, and two new ones: 3 of 2
+  EXPECT_FALSE(
+      blocks.allocate(longer, prefix, 3));  // a hit on a free block, and two new ones: 3 of 2
   Sequence again = make({1, 2, 3, 4});
   EXPECT_EQ(admit(blocks, again), 2);
   EXPECT_EQ(blocks.num_free(), 0);
@@ -194,9 +193,9 @@ TEST(BlockPool, ReusedParentIsNotAParent) {
   EXPECT_EQ(admit(blocks, b), 0);
   EXPECT_EQ(b.block_table[0], table[0]);
   Sequence c = make({7, 8, 3, 4});
-  BlockPool::Prefix prefix;
+  std::vector<int32_t> prefix;
   blocks.match_prefix(c, prefix);
-  EXPECT_EQ(prefix.blocks, std::vector<int32_t>{table[0]})
+  EXPECT_EQ(prefix, std::vector<int32_t>{table[0]})
       << "block " << second << " belongs to another prefix";
 }
 
@@ -216,7 +215,7 @@ TEST(BlockPool, LeastRecentlyUsedIsReusedFirstTailBeforeHead) {
 TEST(BlockPool, FirstRegistrationOfAHashStays) {
   BlockPool blocks(4, 2, true);
   Sequence a = make({1, 2}), b = make({1, 2});
-  BlockPool::Prefix none;
+  std::vector<int32_t> none;
   blocks.allocate(a, none, 1);
   blocks.allocate(b, none, 1);
   blocks.register_blocks(a, 2);
@@ -225,10 +224,10 @@ TEST(BlockPool, FirstRegistrationOfAHashStays) {
   Sequence filler = make({3});  // one of the free blocks; b's comes last
   admit(blocks, filler);
   Sequence again = make({1, 2});
-  BlockPool::Prefix prefix;
+  std::vector<int32_t> prefix;
   blocks.match_prefix(again, prefix);
-  ASSERT_EQ(prefix.blocks.size(), 1u);
-  EXPECT_EQ(prefix.blocks[0], a.block_table[0]);
+  ASSERT_EQ(prefix.size(), 1u);
+  EXPECT_EQ(prefix[0], a.block_table[0]);
 }
 
 TEST(BlockPool, ResetEmptiesTheCache) {

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <deque>
 #include <map>
 #include <memory>
@@ -46,11 +47,15 @@ class Episode {
     model_.vocab_size = 2 + static_cast<int32_t>(below(12));
     model_.not_finite_every = below(4) == 0 ? 50 : 0;
     const BlockHashFunction hashes[] = {block_hash, block_hash, no_hash, poor_hash};
-    const std::vector<CacheSpec> groups = {{.count = num_blocks_}};
-    cache_ = std::make_unique<CacheManager>(groups, block_size_, below(5) != 0, hashes[below(4)]);
+    // A third of the models have no recurrent state, and some of the others no memory for
+    // snapshots.
+    std::optional<int64_t> num_snapshots;
+    if (below(3) != 0) num_snapshots = below(below(2) == 0 ? 4 : 40);
+    cache_ = std::make_unique<CacheManager>(
+        BlockPool(num_blocks_, block_size_, below(5) != 0, hashes[below(4)]), num_snapshots);
     scheduler_ = std::make_unique<Scheduler>(config_, *cache_);
     executor_ = std::make_unique<FakeExecutor>(model_, config_.max_num_seqs, num_blocks_,
-                                               block_size_, config_.max_model_len);
+                                               block_size_, config_.max_model_len, num_snapshots);
   }
 
   int64_t run() {
@@ -78,6 +83,8 @@ class Episode {
 
   int64_t num_preemptions() const { return scheduler_->stats().preemptions; }
   int64_t num_hits() const { return scheduler_->stats().prefix_hits; }
+  /// How many states were restored, saved and forked.
+  const std::array<int64_t, 3>& num_copies() const { return num_copies_; }
 
  private:
   int64_t below(int64_t n) { return static_cast<int64_t>(random_() % static_cast<uint64_t>(n)); }
@@ -158,6 +165,7 @@ class Episode {
     const bool submitted = !plan.empty();
     if (submitted) {
       check_writes(plan);
+      for (const StateCopy& copy : plan.state_copies) ++num_copies_[static_cast<size_t>(copy.kind)];
       executor_->submit(builder_.build(plan));
       plans_.push_back(std::move(plan));
     }
@@ -231,12 +239,14 @@ class Episode {
   std::map<uint64_t, Expected> expected_;
   std::vector<std::vector<uint64_t>> requests_;
   uint64_t next_id_ = 0;
+  std::array<int64_t, 3> num_copies_ = {};
 };
 
 class SchedulerRandom : public ::testing::TestWithParam<bool> {};
 
 TEST_P(SchedulerRandom, EveryOrderOfEventsGivesEachRequestItsAnswer) {
   int64_t steps = 0, preemptions = 0, hits = 0;
+  std::array<int64_t, 3> copies = {};
   for (uint64_t seed = 0; steps < kSteps / 2; ++seed) {
     SCOPED_TRACE(seed);
     Episode episode(seed, GetParam());
@@ -247,10 +257,15 @@ TEST_P(SchedulerRandom, EveryOrderOfEventsGivesEachRequestItsAnswer) {
     }
     preemptions += episode.num_preemptions();
     hits += episode.num_hits();
+    for (size_t kind = 0; kind < 3; ++kind) copies[kind] += episode.num_copies()[kind];
   }
   EXPECT_GT(preemptions, steps / 100);
   EXPECT_GT(hits, steps / 10);
-  std::printf("%ld steps, %ld preemptions, %ld prefix-cache hits\n", steps, preemptions, hits);
+  for (const int64_t num : copies) EXPECT_GT(num, steps / 100);
+  std::printf(
+      "%ld steps, %ld preemptions, %ld prefix-cache hits; states: %ld restored, %ld saved, %ld "
+      "forked\n",
+      steps, preemptions, hits, copies[0], copies[1], copies[2]);
 }
 
 INSTANTIATE_TEST_SUITE_P(StepAhead, SchedulerRandom, ::testing::Bool(),
