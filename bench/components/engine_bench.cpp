@@ -18,12 +18,12 @@ int main(int argc, char** argv) {
   const int64_t num_steps = argc > 2 ? std::atoll(argv[2]) : 2000;
   constexpr int64_t kPromptLen = 500, kBlockSize = 64;
   const int64_t max_model_len = kPromptLen + num_steps + 100;
-  BlockManager blocks(num_seqs * (max_model_len / kBlockSize + 1), kBlockSize, true);
+  CacheManager cache(BlockPool(num_seqs * (max_model_len / kBlockSize + 1), kBlockSize, true));
   EngineConfig config;
   config.max_num_seqs = num_seqs;
   config.max_num_batched_tokens = num_seqs * kPromptLen;
   config.max_model_len = max_model_len;
-  Scheduler scheduler(config, blocks);
+  Scheduler scheduler(config, cache);
   BatchBuilder builder;
 
   const auto params =

@@ -92,6 +92,7 @@ StepInput BatchBuilder::build(const StepPlan& plan, bool with_lists) {
       arrays_.outputs.back().target = seq.token_ids[static_cast<size_t>(next)];
   }
   arrays_.copies = plan.copies;
+  arrays_.state_copies = plan.state_copies;
   return arrays_.write(plan.step, buffer_);
 }
 

@@ -47,9 +47,10 @@ LLMEngine::LLMEngine(EngineSetup setup, std::unique_ptr<Executor> executor,
       tokenizer_(std::move(tokenizer)),
       factory_(std::make_shared<const RequestFactory>(setup_, tokenizer_)),
       executor_(std::move(executor)),
-      blocks_(setup_.num_blocks, setup_.config.block_size, setup_.config.enable_prefix_caching,
-              block_hash, setup_.num_kept_blocks),
-      scheduler_(setup_.config, blocks_),
+      cache_(BlockPool(setup_.num_blocks, setup_.config.block_size,
+                       setup_.config.enable_prefix_caching, block_hash, setup_.num_kept_blocks),
+             setup_.num_snapshots),
+      scheduler_(setup_.config, cache_),
       builder_(setup_.model.vocab_size),
       trace_(std::move(trace)) {
   const EngineConfig& c = setup_.config;
@@ -208,11 +209,11 @@ RequestUpdate& LLMEngine::next_update() {
 }
 
 EngineStats LLMEngine::stats() const {
-  EngineStats stats{scheduler_.stats(), blocks_.stats()};
+  EngineStats stats{scheduler_.stats(), cache_.blocks().stats()};
   stats.num_running = scheduler_.num_running();
   stats.num_waiting = scheduler_.num_waiting();
-  stats.num_blocks = blocks_.num_blocks();
-  stats.num_free_blocks = blocks_.num_free();
+  stats.num_blocks = cache_.blocks().num_blocks();
+  stats.num_free_blocks = cache_.blocks().num_free();
   stats.host_seconds = host_seconds_;
   stats.device_seconds = device_seconds_;
   return stats;

@@ -54,7 +54,7 @@ class LLMEngine {
 
   EngineStats stats() const;
   /// Empties the prefix cache; running requests keep their blocks.
-  void reset_prefix_cache() { blocks_.reset_prefix_cache(); }
+  void reset_prefix_cache() { cache_.reset_prefix_cache(); }
   /// Null if the model has none.
   std::shared_ptr<const Tokenizer> tokenizer() const { return tokenizer_; }
   const EngineSetup& setup() const { return setup_; }
@@ -77,7 +77,7 @@ class LLMEngine {
   std::shared_ptr<const Tokenizer> tokenizer_;
   std::shared_ptr<const RequestFactory> factory_;
   std::unique_ptr<Executor> executor_;
-  BlockManager blocks_;
+  CacheManager cache_;
   Scheduler scheduler_;
   BatchBuilder builder_;
   std::deque<StepPlan> in_flight_;

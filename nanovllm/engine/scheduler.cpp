@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <new>
 
-#include "nanovllm/base/ceil_div.h"
 #include "nanovllm/base/check.h"
 
 namespace nanovllm {
@@ -33,6 +32,7 @@ void StepPlan::clear() {
   setups.clear();
   preempted.clear();
   copies.clear();
+  state_copies.clear();
   num_tokens = 0;
 }
 
@@ -41,8 +41,8 @@ bool StepPlan::has_late() const {
                              [](const ScheduledOutput& output) { return output.is_late(); });
 }
 
-Scheduler::Scheduler(const EngineConfig& config, BlockManager& blocks)
-    : config_(config), blocks_(blocks) {
+Scheduler::Scheduler(const EngineConfig& config, CacheManager& cache)
+    : config_(config), cache_(cache) {
   for (int64_t slot = config.max_num_seqs; slot-- > 0;)
     free_slots_.push_back(static_cast<int32_t>(slot));
 }
@@ -95,7 +95,7 @@ void Scheduler::schedule(StepPlan& plan) {
     Sequence& seq = *running_[i];
     if (seq.last_step == step_ || seq.num_pending() != 1 || seq.num_tokens() >= final_len(seq))
       continue;
-    if (ensure_block(plan, seq))
+    if (ensure_room(plan, seq))
       schedule_row(plan, {&seq, seq.num_computed, 1, true, seq.num_generated() > 0});
   }
   for (size_t i = 0; i < running_.size() && plan.num_tokens < config_.max_num_batched_tokens; ++i) {
@@ -116,7 +116,8 @@ void Scheduler::schedule(StepPlan& plan) {
 }
 
 int64_t Scheduler::most_tokens(const StepPlan& plan, const Sequence& seq) const {
-  return std::min(seq.num_pending(), config_.max_num_batched_tokens - plan.num_tokens);
+  return std::min(cache_.row_end(seq) - seq.num_computed,
+                  config_.max_num_batched_tokens - plan.num_tokens);
 }
 
 void Scheduler::schedule_row(StepPlan& plan, const ScheduledRow& row) {
@@ -127,7 +128,8 @@ void Scheduler::schedule_row(StepPlan& plan, const ScheduledRow& row) {
   seq.num_computed += row.num_tokens;
   seq.last_step = step_;
   ++seq.num_in_flight;
-  register_blocks(seq);
+  cache_.save_state(seq, step_, plan.state_copies);
+  commit(seq);
   const int64_t index = std::ssize(plan.rows) - 1;
   if (seq.wants_prompt_logprobs()) {
     const int64_t end = std::min(seq.num_computed, seq.num_prompt_tokens - 1);
@@ -140,64 +142,58 @@ void Scheduler::schedule_row(StepPlan& plan, const ScheduledRow& row) {
   if (!seq.choices.empty()) fork_choices(plan, seq);
 }
 
-bool Scheduler::ensure_block(StepPlan& plan, Sequence& seq) {
-  if (seq.num_computed < static_cast<int64_t>(seq.block_table.size()) * blocks_.block_size())
-    return true;
-  while (!blocks_.can_append(1)) {
+bool Scheduler::ensure_room(StepPlan& plan, Sequence& seq) {
+  while (!cache_.reserve(seq, seq.num_tokens())) {
     Sequence& newest = *running_.back();
     check(newest.last_step != step_, "sequence {} is in the step that preempts it", newest.id);
     preempt(plan, newest);
     if (&newest == &seq) return false;
   }
-  blocks_.append(seq);
   return true;
 }
 
 bool Scheduler::admit(StepPlan& plan, Sequence& seq) {
   // The host has not read this sequence's last token yet; the next step will know it.
   if (seq.num_unread > 0) return false;
-  if (seq.id == blocked_ && blocks_.stats().blocks_freed == num_freed_) return false;
-  prefix_.blocks.clear();
-  prefix_.num_free = 0;
-  if (!seq.wants_prompt_logprobs()) blocks_.match_prefix(seq, prefix_);
+  if (seq.id == blocked_ && cache_.blocks().stats().blocks_freed == num_freed_) return false;
+  cache_.match(seq, step_, hit_);
+  if (hit_.grows) return false;
   const int64_t num_known = seq.num_known();
-  const int64_t num_blocks = ceil_div(num_known, blocks_.block_size());  // `progress.whole-prompt`
-  if (!blocks_.can_allocate(prefix_, num_blocks)) {
+  if (!cache_.start(seq, hit_, num_known)) {  // `progress.whole-prompt`
     blocked_ = seq.id;
-    num_freed_ = blocks_.stats().blocks_freed;
+    num_freed_ = cache_.blocks().stats().blocks_freed;
     return false;
   }
   waiting_.pop_front();
-  blocks_.allocate(seq, prefix_, num_blocks);
-  const int64_t num_hit = static_cast<int64_t>(prefix_.blocks.size()) * blocks_.block_size();
   // If the whole sequence is cached, the last token is computed again for its logits, but its K and
   // V are not stored: nobody writes to a shared block (`ownership.shared-blocks`).
-  seq.num_computed = std::min(num_hit, num_known - 1);
+  seq.num_computed = std::min(hit_.length, num_known - 1);
   if (!seq.num_cached_tokens) seq.num_cached_tokens = seq.num_computed;
   stats_.prefix_queries += num_known;
   stats_.prefix_hits += seq.num_computed;
   start_running(plan, seq);
-  schedule_row(plan, {&seq, seq.num_computed, most_tokens(plan, seq), num_hit < num_known});
+  if (hit_.snapshot)
+    plan.state_copies.push_back({StateCopy::Kind::kRestore, *hit_.snapshot, seq.slot});
+  schedule_row(plan, {&seq, seq.num_computed, most_tokens(plan, seq), hit_.length < num_known});
   return true;
 }
 
 void Scheduler::fork_choices(StepPlan& plan, Sequence& parent) {
   const int64_t row = std::ssize(plan.rows) - 1, offset = plan.rows.back().num_tokens - 1;
-  const int64_t num_new_blocks = parent.num_prompt_tokens % blocks_.block_size() == 0 ? 0 : 1;
   num_held_choices_ -= static_cast<int64_t>(parent.choices.size());
   for (Sequence* choice : parent.choices) {
-    if (free_slots_.empty() || !blocks_.can_append(num_new_blocks)) {
+    if (free_slots_.empty() || !cache_.fork(parent, *choice, plan.copies)) {
       insert_by_age(waiting_, choice);
       continue;
     }
-    if (const auto copy = blocks_.fork(parent, *choice))
-      plan.copies.push_back({copy->first, copy->second});
     choice->num_computed = parent.num_prompt_tokens;
     choice->num_cached_tokens = parent.num_cached_tokens;
     choice->last_step = step_;
     ++choice->num_in_flight;
     ++choice->num_unread;
     start_running(plan, *choice);
+    if (cache_.has_states())
+      plan.state_copies.push_back({StateCopy::Kind::kFork, parent.slot, choice->slot});
     plan.outputs.push_back({choice, row, offset, OutputKind::kToken, /*forked=*/true});
   }
   parent.choices.clear();
@@ -213,7 +209,7 @@ void Scheduler::start_running(StepPlan& plan, Sequence& seq) {
 }
 
 void Scheduler::stop_running(Sequence& seq) {
-  blocks_.deallocate(seq);
+  cache_.release(seq);
   free_slots_.push_back(seq.slot);
   seq.slot = -1;
   seq.num_computed = 0;
@@ -254,12 +250,10 @@ void Scheduler::postprocess(const StepPlan& plan, const StepOutput& output,
       seq.token_ids.push_back(drawn.token_id);
       if (seq.constraint) seq.constraint->accept(drawn.token_id);
       ++stats_.generated_tokens;
-      register_blocks(seq);
+      commit(seq);
       reason = end_of(seq);
     } else {
-      // If it was preempted meanwhile, it has no table any more, and any free block may be its own.
-      if (seq.block_table.empty()) blocks_.reset_prefix_cache();
-      else blocks_.forget(seq);
+      cache_.forget(seq);
     }
     updates.push_back({&seq, drawn.status, first_logprob, static_cast<size_t>(drawn.num_logprobs)});
     if (reason != FinishReason::kNone) finish(seq, reason);
@@ -275,9 +269,9 @@ void Scheduler::postprocess(const StepPlan& plan, const StepOutput& output,
 
 // A block with generated tokens is registered when the token after its last one is known, so that
 // async scheduling does not change what is in the cache (`cache.same-with-async`).
-void Scheduler::register_blocks(Sequence& seq) {
-  blocks_.register_blocks(
-      seq, std::min(seq.num_computed, std::max(seq.num_prompt_tokens, seq.num_known() - 1)));
+void Scheduler::commit(Sequence& seq) {
+  const int64_t known = std::max(seq.num_prompt_tokens, seq.num_known() - 1);
+  cache_.commit(seq, std::min(seq.num_computed, known));
 }
 
 // The length at which an answer ends, prompt included.

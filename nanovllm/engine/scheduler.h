@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "nanovllm/base/output.h"
-#include "nanovllm/engine/block_manager.h"
+#include "nanovllm/engine/cache_manager.h"
 #include "nanovllm/engine/sequence.h"
 #include "nanovllm/runtime/step_io.h"
 
@@ -39,6 +39,7 @@ struct StepPlan {
   std::vector<Sequence*> setups;         ///< sequences that got their slot in this step
   std::vector<Sequence*> preempted;      ///< sequences that lost theirs
   std::vector<BlockCopy> copies;
+  std::vector<StateCopy> state_copies;
   int64_t num_tokens = 0;
 
   bool empty() const { return rows.empty(); }
@@ -63,7 +64,7 @@ class Scheduler {
  public:
   /// `config` is resolved: max_num_seqs, max_num_batched_tokens and max_model_len, which are read
   /// here, are not zero.
-  Scheduler(const EngineConfig& config, BlockManager& blocks);
+  Scheduler(const EngineConfig& config, CacheManager& cache);
 
   /// Adds the choices of a request. The first one computes the prompt for all of them. The caller
   /// has checked that the prompt fits. The choices have consecutive ids. After std::bad_alloc
@@ -94,19 +95,19 @@ class Scheduler {
   /// How many tokens of the sequence the step can still compute.
   int64_t most_tokens(const StepPlan& plan, const Sequence& seq) const;
   void schedule_row(StepPlan& plan, const ScheduledRow& row);
-  bool ensure_block(StepPlan& plan, Sequence& seq);
+  bool ensure_room(StepPlan& plan, Sequence& seq);
   bool admit(StepPlan& plan, Sequence& seq);
   void fork_choices(StepPlan& plan, Sequence& parent);
   void start_running(StepPlan& plan, Sequence& seq);
   void stop_running(Sequence& seq);
   void preempt(StepPlan& plan, Sequence& seq);
-  void register_blocks(Sequence& seq);
+  void commit(Sequence& seq);
   int64_t final_len(const Sequence& seq) const;
   FinishReason end_of(const Sequence& seq) const;
   void retire(Sequence& seq);
 
   EngineConfig config_;
-  BlockManager& blocks_;
+  CacheManager& cache_;
   std::unordered_map<uint64_t, std::unique_ptr<Sequence>> sequences_;
   std::deque<Sequence*> waiting_;   // by id
   std::vector<Sequence*> running_;  // by id: the oldest first
@@ -114,7 +115,7 @@ class Scheduler {
   std::vector<std::unique_ptr<Sequence>> retired_;  // finished, kept for the last updates
   int64_t num_held_choices_ = 0;
   uint64_t step_ = 0;
-  BlockManager::Prefix prefix_;
+  CacheHit hit_;
   /// The sequence that found too few free blocks last, and how often blocks had been freed then.
   /// Until one is freed it is not tried again: each try reads its whole prompt.
   uint64_t blocked_ = 0;

@@ -98,6 +98,7 @@ int64_t ModelRunner::replay_size(const StepInput& input) const {
 void ModelRunner::submit(const StepInput& input) {
   check(num_submitted_ - num_waited_ < flights_.size(), "more than two steps in flight");
   check(!late_logits_, "a step before the late part of the one before it");
+  check(input.state_copies.empty(), "no layer of the model has a recurrent state");
   Flight& now = flight(num_submitted_);
   now.output.clear();
   now.output.submit_time = steady_seconds();

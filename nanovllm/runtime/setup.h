@@ -2,6 +2,7 @@
 
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "nanovllm/base/ceil_div.h"
@@ -24,6 +25,8 @@ struct EngineSetup {
   /// How many of them are filled before the oldest contents are replaced; more only if so many are
   /// in use at the same time.
   int64_t num_kept_blocks = std::numeric_limits<int64_t>::max();
+  /// Snapshots of recurrent states in the prefix cache; none: no layer of the model has a state.
+  std::optional<int64_t> num_snapshots;
   size_t weight_bytes = 0;  ///< of all ranks together
 
   /// Entries of a sequence's block table.

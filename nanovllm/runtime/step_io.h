@@ -52,6 +52,15 @@ struct SlotSetup : SamplingScalars {  // `position` is not used here; each row h
   }
 };
 
+/// A copy of the recurrent states of all layers. States are restored before the rows of the step,
+/// and saved and forked after them.
+struct StateCopy {
+  enum class Kind : int32_t { kRestore, kSave, kFork };
+  Kind kind = Kind::kRestore;
+  int32_t from = 0,
+          to = 0;  ///< kRestore: snapshot and slot; kSave: slot and snapshot; kFork: slots
+};
+
 /// The arrays of a step, in the order of its buffer: from the largest alignment to the smallest, so
 /// that none needs padding. The ranks keep block tables, sampling parameters and last tokens; the
 /// arrays contain only changes. `List` is a vector while the step is built, and then a view of the
@@ -63,15 +72,16 @@ struct StepLists {
   List<StepRow> rows;
   List<BlockUpdate> block_updates;
   List<BlockCopy> copies;  // executed after the step's forward pass
+  List<StateCopy> state_copies;
   List<int32_t> token_ids, setup_ids;
   List<TokenBias> biases;
 
-  static constexpr size_t kCount = 8;
+  static constexpr size_t kCount = 9;
   template <class Self, class Visit>
   static void for_each(Self& self, Visit visit) {
     std::apply([&](auto&... lists) { (visit(lists), ...); },
                std::tie(self.outputs, self.setups, self.rows, self.block_updates, self.copies,
-                        self.token_ids, self.setup_ids, self.biases));
+                        self.state_copies, self.token_ids, self.setup_ids, self.biases));
   }
 };
 template <class T>

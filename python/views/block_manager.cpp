@@ -17,25 +17,25 @@ namespace nb = nanobind;
 
 namespace nanovllm {
 
-/// Reads BlockManager's private members.
-struct BlockManagerState {
-  /// A manager that was made by hand has no tenants, so its hashes may be those that compute_hash
+/// Reads BlockPool's private members.
+struct BlockPoolState {
+  /// A pool that was made by hand has no tenants, so its hashes may be those that compute_hash
   /// gives.
-  static void make_hashes_known(BlockManager& m) { m.hash_key_ = 0; }
-  static int64_t ref_count(const BlockManager& m, int32_t id) { return m.block(id).ref_count; }
-  static std::optional<uint64_t> hash(const BlockManager& m, int32_t id) {
-    return m.block(id).hash;
+  static void make_hashes_known(BlockPool& pool) { pool.hash_key_ = 0; }
+  static int64_t ref_count(const BlockPool& pool, int32_t id) { return pool.block(id).ref_count; }
+  static std::optional<uint64_t> hash(const BlockPool& pool, int32_t id) {
+    return pool.block(id).hash;
   }
-  static const std::vector<int32_t>& token_ids(const BlockManager& m, int32_t id) {
-    return m.block(id).token_ids;
+  static const std::vector<int32_t>& token_ids(const BlockPool& pool, int32_t id) {
+    return pool.block(id).token_ids;
   }
-  static const std::unordered_map<uint64_t, int32_t>& cached(const BlockManager& m) {
-    return m.cached_;
+  static const std::unordered_map<uint64_t, int32_t>& cached(const BlockPool& pool) {
+    return pool.cached_;
   }
-  static std::vector<int32_t> free_ids(const BlockManager& m) {
+  static std::vector<int32_t> free_ids(const BlockPool& pool) {
     std::vector<int32_t> ids;
-    for (int32_t id = m.num_used_; id < m.num_blocks(); ++id) ids.push_back(id);
-    for (int32_t id = m.first_free_; id >= 0; id = m.block(id).next) ids.push_back(id);
+    for (int32_t id = pool.num_used_; id < pool.num_blocks(); ++id) ids.push_back(id);
+    for (int32_t id = pool.first_free_; id >= 0; id = pool.block(id).next) ids.push_back(id);
     return ids;
   }
 };
@@ -49,11 +49,19 @@ struct BlockView {
   Blocks blocks;
   int32_t id = 0;
 
-  std::optional<uint64_t> hash() const { return BlockManagerState::hash(*blocks, id); }
+  std::optional<uint64_t> hash() const { return BlockPoolState::hash(*blocks, id); }
   std::vector<int32_t> token_ids() const {
-    return hash() ? BlockManagerState::token_ids(*blocks, id) : std::vector<int32_t>();
+    return hash() ? BlockPoolState::token_ids(*blocks, id) : std::vector<int32_t>();
   }
 };
+
+/// Whether the pool has blocks for the sequence, of which the cached ones are `prefix`.
+bool can_allocate(const Blocks& blocks, const Sequence& seq, std::vector<int32_t>& prefix) {
+  blocks->match_prefix(seq, prefix);
+  const auto is_free = [&](int32_t id) { return BlockPoolState::ref_count(*blocks, id) == 0; };
+  const int64_t num_new = ceil_div(seq.num_known(), blocks->block_size()) - std::ssize(prefix);
+  return num_new + std::ranges::count_if(prefix, is_free) <= blocks->num_free();
+}
 
 // Allocates blocks like the scheduler in the step that admits a sequence and computes its whole
 // prompt.
@@ -62,14 +70,13 @@ void allocate(const Blocks& blocks, SequenceView& view, nb::handle /*num_cached_
   Sequence& seq = *view.seq;
   require(seq.block_table.empty(), "sequence {} already has blocks", view.seq_id);
   const int64_t num_blocks = ceil_div(seq.num_known(), blocks->block_size());
-  BlockManager::Prefix prefix;
-  blocks->match_prefix(seq, prefix);
-  require(blocks->can_allocate(prefix, num_blocks),
+  std::vector<int32_t> prefix;
+  require(can_allocate(blocks, seq, prefix),
           "sequence {} needs {} blocks, {} of them cached, and {} are free", view.seq_id,
-          num_blocks, prefix.blocks.size(), blocks->num_free());
+          num_blocks, prefix.size(), blocks->num_free());
   view.set_blocks(blocks);
   blocks->allocate(seq, prefix, num_blocks);
-  const auto num_hit = static_cast<int64_t>(prefix.blocks.size()) * blocks->block_size();
+  const auto num_hit = static_cast<int64_t>(prefix.size()) * blocks->block_size();
   if (!seq.num_cached_tokens) seq.num_cached_tokens = std::min(num_hit, seq.num_known() - 1);
   seq.num_computed = seq.num_known();
   blocks->register_blocks(seq, seq.num_computed);
@@ -95,9 +102,8 @@ void append(const Blocks& blocks, SequenceView& view) {
   view.require_own("append blocks");
   require_blocks(blocks, view);
   while (num_missing(blocks, view) > 0) {
-    require(blocks->can_append(1), "sequence {} needs one more block, and none is free",
+    require(blocks->append(*view.seq, 1), "sequence {} needs one more block, and none is free",
             view.seq_id);
-    blocks->append(*view.seq);
   }
   register_full(blocks, view);
 }
@@ -113,17 +119,22 @@ void require_block_size(int64_t block_size) {
           block_size, kMost);
 }
 
-Blocks make_blocks(int64_t num_blocks, int64_t block_size, bool caching) {
+std::shared_ptr<CacheManager> make_cache(int64_t num_blocks, int64_t block_size, bool caching) {
   require(num_blocks >= 1 && num_blocks <= kMost, "num_kvcache_blocks is {}; it must be 1 to {}",
           num_blocks, kMost);
   require_block_size(block_size);
-  auto blocks = std::make_shared<BlockManager>(num_blocks, block_size, caching);
-  BlockManagerState::make_hashes_known(*blocks);
-  return blocks;
+  auto cache = std::make_shared<CacheManager>(BlockPool(num_blocks, block_size, caching));
+  BlockPoolState::make_hashes_known(cache->blocks());
+  return cache;
+}
+
+Blocks make_blocks(int64_t num_blocks, int64_t block_size, bool caching) {
+  const auto cache = make_cache(num_blocks, block_size, caching);
+  return {cache, &cache->blocks()};
 }
 
 void bind_block_manager(nb::module_& m) {
-  using State = BlockManagerState;
+  using State = BlockPoolState;
   nb::class_<BlockView>(m, "Block", "A block of the KV cache, with the state that it has now.")
       .def_ro("block_id", &BlockView::id)
       .def_prop_ro("ref_count",
@@ -137,12 +148,12 @@ void bind_block_manager(nb::module_& m) {
         return fmt::format("Block(block_id={}, ref_count={}, token_ids=[{}])", b.id,
                            State::ref_count(*b.blocks, b.id), fmt::join(b.token_ids(), ", "));
       });
-  nb::class_<BlockManager>(m, "BlockManager",
-                           "The pool of KV blocks: reference counts, the prefix cache, and the "
-                           "free blocks in the order of their reuse.")
+  nb::class_<BlockPool>(m, "BlockManager",
+                        "The pool of KV blocks: reference counts, the prefix cache, and the "
+                        "free blocks in the order of their reuse.")
       .def(nb::new_(&make_blocks), nb::arg("num_blocks"), nb::arg("block_size"),
            nb::arg("enable_prefix_caching") = true)
-      .def_prop_ro("block_size", &BlockManager::block_size)
+      .def_prop_ro("block_size", &BlockPool::block_size)
       .def_prop_ro("blocks",
                    [](const Blocks& blocks) {
                      nb::list list;
@@ -152,7 +163,7 @@ void bind_block_manager(nb::module_& m) {
                    })
       .def_prop_ro("free_block_ids", &State::free_ids, "In the order in which they are reused.")
       .def_prop_ro("used_block_ids",
-                   [](const BlockManager& blocks) {
+                   [](const BlockPool& blocks) {
                      std::set<int32_t> ids;
                      for (int32_t id = 0; id < blocks.num_blocks(); ++id)
                        if (State::ref_count(blocks, id) > 0) ids.insert(id);
@@ -174,10 +185,8 @@ void bind_block_manager(nb::module_& m) {
       .def(
           "can_allocate",
           [](const Blocks& blocks, const SequenceView& view) {
-            BlockManager::Prefix prefix;
-            blocks->match_prefix(*view.seq, prefix);
-            return blocks->can_allocate(prefix,
-                                        ceil_div(view.seq->num_known(), blocks->block_size()));
+            std::vector<int32_t> prefix;
+            return can_allocate(blocks, *view.seq, prefix);
           },
           nb::arg("seq"))
       .def("allocate", &allocate, nb::arg("seq"), nb::arg("num_cached_blocks") = nb::none(),
@@ -187,7 +196,7 @@ void bind_block_manager(nb::module_& m) {
           "can_append",
           [](const Blocks& blocks, const SequenceView& view) {
             require_blocks(blocks, view);
-            return blocks->can_append(std::max<int64_t>(num_missing(blocks, view), 0));
+            return num_missing(blocks, view) <= blocks->num_free();
           },
           nb::arg("seq"))
       .def("may_append", &append, nb::arg("seq"),
@@ -209,7 +218,7 @@ void bind_block_manager(nb::module_& m) {
             view.seq->num_computed = 0;
           },
           nb::arg("seq"))
-      .def("reset_prefix_cache", &BlockManager::reset_prefix_cache);
+      .def("reset_prefix_cache", &BlockPool::reset_prefix_cache);
 }
 
 }  // namespace python

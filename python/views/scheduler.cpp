@@ -47,11 +47,12 @@ EngineConfig scheduler_config(nb::handle config, int64_t num_slots) {
 class SchedulerView {
  public:
   explicit SchedulerView(nb::handle config)
-      : blocks_(make_blocks(number(config, "num_kvcache_blocks", -1),
-                            number(config, "kvcache_block_size", kDefaultBlockSize),
-                            number(config, "enable_prefix_caching", 1) != 0)),
+      : cache_(make_cache(number(config, "num_kvcache_blocks", -1),
+                          number(config, "kvcache_block_size", kDefaultBlockSize),
+                          number(config, "enable_prefix_caching", 1) != 0)),
+        blocks_(cache_, &cache_->blocks()),
         config_(scheduler_config(config, blocks_->num_blocks() * blocks_->block_size())),
-        scheduler_(config_, *blocks_) {
+        scheduler_(config_, *cache_) {
     if (!nb::hasattr(config, "eos")) return;
     eos_ = config.attr("eos");
     if (int32_t one = 0; nb::try_cast(eos_, one)) end_tokens_ = {one};
@@ -178,6 +179,7 @@ class SchedulerView {
     sequences_.erase(at);
   }
 
+  std::shared_ptr<CacheManager> cache_;
   Blocks blocks_;
   EngineConfig config_;
   Scheduler scheduler_;

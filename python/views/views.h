@@ -2,7 +2,7 @@
 
 #include <nanobind/nanobind.h>
 #include <nanovllm/base/check.h>
-#include <nanovllm/engine/block_manager.h>
+#include <nanovllm/engine/cache_manager.h>
 
 #include <cstdint>
 #include <memory>
@@ -11,7 +11,7 @@
 /// scheduler without a model (nanovllm.engine).
 namespace nanovllm::python {
 
-using Blocks = std::shared_ptr<BlockManager>;
+using Blocks = std::shared_ptr<BlockPool>;
 
 constexpr int64_t kDefaultBlockSize = EngineConfig().block_size;
 
@@ -33,7 +33,7 @@ struct SequenceView {
     seq = own.get();
     num_scheduled = 0;
   }
-  /// Gives the sequence the block size of this block manager. Throws UserError if a script has set
+  /// Gives the sequence the block size of these blocks. Throws UserError if a script has set
   /// Sequence.block_size to another one.
   void set_blocks(const Blocks& given);
   /// Throws unless the object owns the sequence: a sequence that a scheduler owns must not be
@@ -43,8 +43,10 @@ struct SequenceView {
   }
 };
 
-/// Makes a block manager. Throws UserError for a number outside 1 to 1,000,000, since more would be
-/// a mistake in an experiment.
+/// All three throw UserError for a number outside 1 to 1,000,000: more would be a mistake in an
+/// experiment.
+std::shared_ptr<CacheManager> make_cache(int64_t num_blocks, int64_t block_size,
+                                         bool enable_prefix_caching);
 Blocks make_blocks(int64_t num_blocks, int64_t block_size, bool enable_prefix_caching);
 
 void require_block_size(int64_t block_size);

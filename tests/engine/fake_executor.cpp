@@ -1,5 +1,6 @@
 #include "fake_executor.h"
 
+#include <algorithm>
 #include <map>
 #include <new>
 #include <stdexcept>
@@ -11,12 +12,15 @@
 namespace nanovllm::testing {
 
 FakeExecutor::FakeExecutor(const FakeModel& model, int64_t max_num_seqs, int64_t num_blocks,
-                           int64_t block_size, int64_t max_model_len)
+                           int64_t block_size, int64_t max_model_len,
+                           std::optional<int64_t> num_snapshots)
     : model_(model),
       state_(max_num_seqs, block_size),
       block_size_(block_size),
       last_tokens_(static_cast<size_t>(max_num_seqs)),
-      cache_(static_cast<size_t>(num_blocks * block_size)) {
+      cache_(static_cast<size_t>(num_blocks * block_size)),
+      states_(static_cast<size_t>(num_snapshots ? max_num_seqs : 0)),
+      snapshots_(static_cast<size_t>(num_snapshots.value_or(0))) {
   const int64_t max_blocks = (max_model_len + block_size - 1) / block_size;
   tables_.resize(static_cast<size_t>(max_num_seqs * max_blocks));
   kv_.block_size = block_size;
@@ -31,6 +35,7 @@ void FakeExecutor::submit(const StepInput& input) {
   check(num_submitted_ - num_waited_ <= 2, "more than two steps under way");
   check(late_.empty(), "a step before the late part of the one before it");
   last_rows_.assign(input.rows.begin(), input.rows.end());
+  last_state_copies_.assign(input.state_copies.begin(), input.state_copies.end());
   const double submit_time = steady_seconds();
   outputs_.push_back(run(input));
   outputs_.back().submit_time = submit_time;
@@ -78,7 +83,9 @@ StepOutput FakeExecutor::run(const StepInput& input) {
     check(update.index < kv_.block_tables.shape[1], "slot {}: block {}", update.slot, update.index);
   step_.clear();
   state_.write(input, step_);
+  if (input.token_ids.size() == input.rows.size()) step_.pad((step_.num_seqs() + 15) / 16 * 16);
   derive(step_, kv_, arrays_);
+  begin_states(input);
   // As on a device, all rows of the step store K and V before any row reads them. So there are two
   // passes, of which the second one checks.
   std::vector<uint64_t> chains(arrays_.input_ids.size());
@@ -113,6 +120,7 @@ StepOutput FakeExecutor::run(const StepInput& input) {
     check(chain == chains[static_cast<size_t>(arrays_.cu_seqlens_q[r + 1] - 1)],
           "step {}, row {}: the cache has another prefix than the row", input.header().step, r);
   }
+  advance_states(input, chains);
   StepOutput output;
   for (size_t i = 0; i < input.outputs.size(); ++i) {
     const OutputInput& wanted = input.outputs[i];
@@ -127,7 +135,55 @@ StepOutput FakeExecutor::run(const StepInput& input) {
     for (int64_t i = 0; i < block_size_; ++i)
       cache_.at(static_cast<size_t>(copy.to * block_size_ + i)) =
           cache_.at(static_cast<size_t>(copy.from * block_size_ + i));
+  end_states(input);
   return output;
+}
+
+void FakeExecutor::begin_states(const StepInput& input) {
+  check(!states_.empty() || input.state_copies.empty(), "step {} copies states, but there are none",
+        input.header().step);
+  if (states_.empty()) return;
+  for (const SlotSetup& setup : input.setups) states_.at(static_cast<size_t>(setup.slot)) = {};
+  for (const StateCopy& copy : input.state_copies) {
+    if (copy.kind != StateCopy::Kind::kRestore) continue;
+    const std::optional<FakeState>& snapshot = snapshots_.at(static_cast<size_t>(copy.from));
+    check(snapshot.has_value(), "step {}: snapshot {} is empty", input.header().step, copy.from);
+    states_.at(static_cast<size_t>(copy.to)) = *snapshot;
+  }
+}
+
+void FakeExecutor::advance_states(const StepInput& input, const std::vector<uint64_t>& chains) {
+  if (states_.empty()) return;
+  for (size_t r = 0; r < step_.rows.size(); ++r) {
+    const StepRow& row = step_.rows[r];
+    if (row.slot < 0) continue;  // state.padding-writes-nothing
+    FakeState& state = states_.at(static_cast<size_t>(row.slot));
+    check(state.position == row.start, "step {}: the row of slot {} starts at {}, its state at {}",
+          input.header().step, row.slot, row.start, state.position);
+    for (int32_t t = arrays_.cu_seqlens_q[r]; t < arrays_.cu_seqlens_q[r + 1]; ++t)
+      state.chain = FakeModel::extend(state.chain, arrays_.input_ids[static_cast<size_t>(t)]);
+    state.position += row.num_tokens;
+    check(state.chain == chains[static_cast<size_t>(arrays_.cu_seqlens_q[r + 1] - 1)],
+          "step {}: slot {} has the state of another prefix", input.header().step, row.slot);
+  }
+}
+
+void FakeExecutor::end_states(const StepInput& input) {
+  std::vector<bool> saved(snapshots_.size());
+  for (const StateCopy& copy : input.state_copies) {
+    if (copy.kind == StateCopy::Kind::kRestore) continue;
+    check(std::ranges::any_of(input.rows, [&](const StepRow& r) { return r.slot == copy.from; }),
+          "step {} copies the state of slot {}, which has no row", input.header().step, copy.from);
+    const FakeState& state = states_.at(static_cast<size_t>(copy.from));
+    if (copy.kind == StateCopy::Kind::kFork) {
+      states_.at(static_cast<size_t>(copy.to)) = state;
+      continue;
+    }
+    check(!saved.at(static_cast<size_t>(copy.to)), "step {} saves two states to snapshot {}",
+          input.header().step, copy.to);
+    saved[static_cast<size_t>(copy.to)] = true;
+    snapshots_[static_cast<size_t>(copy.to)] = state;
+  }
 }
 
 }  // namespace nanovllm::testing

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -44,14 +45,26 @@ struct FakeModel {
   }
 };
 
+/// The recurrent state of the fake model after the first `position` tokens of a sequence.
+struct FakeState {
+  int64_t position = 0;
+  uint64_t chain = 0;
+  bool operator==(const FakeState&) const = default;
+};
+
 /// A rank with the fake model. Its cache stores for each position the token and a hash of the whole
 /// prefix, because real K and V depend on all tokens before them. Every step reads the whole
 /// context of every row through the block table, and throws if the cache contains anything else. So
 /// it detects a block that is reused, shared or overwritten at the wrong time.
+///
+/// With snapshots, the model has a recurrent state too. Each row begins at the position of its
+/// slot's state, with the state of its own prefix, and changes it; otherwise the step throws. As on
+/// a device, a step of decodes is padded, with rows that name no slot
+/// (`state.padding-writes-nothing`).
 class FakeExecutor : public Executor {
  public:
   FakeExecutor(const FakeModel& model, int64_t max_num_seqs, int64_t num_blocks, int64_t block_size,
-               int64_t max_model_len);
+               int64_t max_model_len, std::optional<int64_t> num_snapshots = std::nullopt);
 
   void submit(const StepInput& input) override;
   void complete(const LateInput& late) override;
@@ -61,6 +74,8 @@ class FakeExecutor : public Executor {
   int64_t num_waited() const { return num_waited_; }
   /// The rows of the step submitted last.
   const std::vector<StepRow>& last_rows() const { return last_rows_; }
+  const std::vector<StateCopy>& last_state_copies() const { return last_state_copies_; }
+  const FakeState& state(int32_t slot) const { return states_.at(static_cast<size_t>(slot)); }
   /// How many ids the lists of sampling parameters had in all steps together.
   size_t num_setup_ids() const { return num_setup_ids_; }
   /// From step `number` (counted from 1) on, wait() throws.
@@ -83,6 +98,9 @@ class FakeExecutor : public Executor {
   StepOutput run(const StepInput& input);
   /// Draws a token. Without a mask all are allowed.
   void draw(OutputValue& value, int32_t slot, uint64_t chain, std::span<const int32_t> mask);
+  void begin_states(const StepInput& input);
+  void advance_states(const StepInput& input, const std::vector<uint64_t>& chains);
+  void end_states(const StepInput& input);
 
   FakeModel model_;
   RankState state_;
@@ -96,7 +114,10 @@ class FakeExecutor : public Executor {
   std::deque<StepOutput> outputs_;
   std::vector<Late> late_;  // of the newest step
   StepOutput last_;
+  std::vector<FakeState> states_;                    // by slot; none: the model has no state
+  std::vector<std::optional<FakeState>> snapshots_;  // by number
   std::vector<StepRow> last_rows_;
+  std::vector<StateCopy> last_state_copies_;
   int64_t num_submitted_ = 0, num_waited_ = 0, fail_at_ = -1;
   uint64_t step_number_ = 0;  // of the newest step
   bool has_memory_ = true;

@@ -1,12 +1,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <deque>
 #include <map>
 #include <memory>
 #include <random>
 
-#include "block_manager_check.h"
+#include "block_pool_check.h"
 #include "fake_executor.h"
 #include "nanovllm/base/check.h"
 #include "nanovllm/engine/batch_builder.h"
@@ -31,6 +32,22 @@ struct Expected {
   FinishReason reason = FinishReason::kNone;
 };
 
+/// Allows a random set of tokens, which depends on all tokens of the answer so far.
+class RandomConstraint : public Constraint {
+ public:
+  explicit RandomConstraint(uint64_t seed) : chain_(seed) {}
+  void accept(int32_t id) override {
+    const int32_t word = mask();
+    check(has_bit({&word, 1}, id), "token {} is not allowed", id);
+    chain_ = FakeModel::extend(chain_, id);
+  }
+  void fill(std::span<int32_t> bits) const override { bits[0] = mask(); }
+
+ private:
+  int32_t mask() const { return static_cast<int32_t>(mix(chain_, 3) | (1U << chain_ % 2)); }
+  uint64_t chain_;
+};
+
 /// One engine of random sizes with random requests and aborts. Each answer is compared with the one
 /// that the fake model gives to this request alone.
 class Episode {
@@ -46,11 +63,15 @@ class Episode {
     model_.vocab_size = 2 + static_cast<int32_t>(below(12));
     model_.not_finite_every = below(4) == 0 ? 50 : 0;
     const BlockHashFunction hashes[] = {block_hash, block_hash, no_hash, poor_hash};
-    blocks_ =
-        std::make_unique<BlockManager>(num_blocks_, block_size_, below(5) != 0, hashes[below(4)]);
-    scheduler_ = std::make_unique<Scheduler>(config_, *blocks_);
+    // A third of the models have no recurrent state, and some of the others no memory for
+    // snapshots.
+    std::optional<int64_t> num_snapshots;
+    if (below(3) != 0) num_snapshots = below(below(2) == 0 ? 4 : 40);
+    cache_ = std::make_unique<CacheManager>(
+        BlockPool(num_blocks_, block_size_, below(5) != 0, hashes[below(4)]), num_snapshots);
+    scheduler_ = std::make_unique<Scheduler>(config_, *cache_);
     executor_ = std::make_unique<FakeExecutor>(model_, config_.max_num_seqs, num_blocks_,
-                                               block_size_, config_.max_model_len);
+                                               block_size_, config_.max_model_len, num_snapshots);
   }
 
   int64_t run() {
@@ -71,13 +92,18 @@ class Episode {
             steps);
     }
     check(live_.empty(), "{} sequences never ended", live_.size());
-    check(blocks_->num_free() == num_blocks_, "{} of {} blocks are free at the end",
-          blocks_->num_free(), num_blocks_);
+    check(cache_->blocks().num_free() == num_blocks_, "{} of {} blocks are free at the end",
+          cache_->blocks().num_free(), num_blocks_);
     return steps;
   }
 
   int64_t num_preemptions() const { return scheduler_->stats().preemptions; }
   int64_t num_hits() const { return scheduler_->stats().prefix_hits; }
+  int64_t num_late() const { return num_late_; }
+  /// From a random step on the ranks are dead.
+  void end_ranks() { executor_->fail_at(1 + below(100)); }
+  /// How many states were restored, saved and forked.
+  const std::array<int64_t, 3>& num_copies() const { return num_copies_; }
 
  private:
   int64_t below(int64_t n) { return static_cast<int64_t>(random_() % static_cast<uint64_t>(n)); }
@@ -95,6 +121,7 @@ class Episode {
     const uint64_t seed = below(2) == 0 ? 1 : random_();
     const auto salt = random_() % 2 == 0 ? nullptr : std::make_shared<const std::string>("tenant");
     const int64_t n = below(3) == 0 ? 1 + below(5) : 1;
+    const bool is_constrained = below(4) == 0;
     std::vector<std::unique_ptr<Sequence>> choices;
     std::vector<uint64_t> ids;
     for (int64_t choice = 0; choice < n; ++choice) {
@@ -107,6 +134,7 @@ class Episode {
       seq->cache_salt = salt;
       seq->token_ids = prompt;
       seq->num_prompt_tokens = length;
+      if (is_constrained) seq->constraint = std::make_unique<RandomConstraint>(seed);
       live_[seq->id] = seq.get();
       expected_[seq->id] = alone(*seq);
       ids.push_back(seq->id);
@@ -121,12 +149,19 @@ class Episode {
     e.token_ids = seq.token_ids;
     uint64_t chain = 0;
     for (const int32_t token : seq.token_ids) chain = FakeModel::extend(chain, token);
+    RandomConstraint constraint(seq.seed);
     while (e.reason == FinishReason::kNone) {
       if (!model_.is_finite(chain)) {
         e.reason = FinishReason::kError;
         break;
       }
-      const int32_t token = model_.draw(chain, seq.seed, seq.choice);
+      int32_t token = model_.draw(chain, seq.seed, seq.choice);
+      if (seq.constraint) {
+        int32_t mask = 0;
+        constraint.fill({&mask, 1});
+        token = model_.draw(chain, seq.seed, seq.choice, {&mask, 1});
+        constraint.accept(token);
+      }
       e.token_ids.push_back(token);
       chain = FakeModel::extend(chain, token);
       const auto length = static_cast<int64_t>(e.token_ids.size());
@@ -158,9 +193,13 @@ class Episode {
     const bool submitted = !plan.empty();
     if (submitted) {
       check_writes(plan);
+      for (const StateCopy& copy : plan.state_copies) ++num_copies_[static_cast<size_t>(copy.kind)];
       executor_->submit(builder_.build(plan));
       plans_.push_back(std::move(plan));
     }
+    // order.late: masks depend on the tokens of the step before, if that was submitted.
+    const bool stays = submitted && step_ahead_;
+    if (submitted && !stays) complete();
     if (plans_.size() > (submitted && step_ahead_ ? 1u : 0u)) {
       scheduler_->postprocess(plans_.front(), executor_->wait(), updates_);
       plans_.pop_front();
@@ -171,6 +210,13 @@ class Episode {
       check(submitted || scheduler_->is_finished(),
             "no step can be submitted, but the engine is not finished");
     }
+    if (stays) complete();
+  }
+
+  void complete() {
+    if (!plans_.back().has_late()) return;
+    ++num_late_;
+    executor_->complete(builder_.build_late(plans_.back()));
   }
 
   void compare(const Sequence& seq) {
@@ -186,7 +232,7 @@ class Episode {
   void check_blocks() {
     const std::vector<const Sequence*> holders(scheduler_->running().begin(),
                                                scheduler_->running().end());
-    BlockManagerState::validate(*blocks_, holders);
+    BlockPoolState::validate(cache_->blocks(), holders);
     for (const Sequence* seq : holders)
       check(seq->slot >= 0 && seq->slot < config_.max_num_seqs, "slot {}", seq->slot);
     check(static_cast<int64_t>(holders.size()) <= config_.max_num_seqs, "{} run", holders.size());
@@ -221,36 +267,52 @@ class Episode {
   int64_t block_size_ = 1, num_blocks_ = 1;
   EngineConfig config_;
   FakeModel model_;
-  std::unique_ptr<BlockManager> blocks_;
+  std::unique_ptr<CacheManager> cache_;
   std::unique_ptr<Scheduler> scheduler_;
   std::unique_ptr<FakeExecutor> executor_;
   BatchBuilder builder_{32};  // masks have one word
   std::deque<StepPlan> plans_;
+  int64_t num_late_ = 0;
   std::vector<SequenceUpdate> updates_;
   std::map<uint64_t, Sequence*> live_;
   std::map<uint64_t, Expected> expected_;
   std::vector<std::vector<uint64_t>> requests_;
   uint64_t next_id_ = 0;
+  std::array<int64_t, 3> num_copies_ = {};
 };
 
 class SchedulerRandom : public ::testing::TestWithParam<bool> {};
 
 TEST_P(SchedulerRandom, EveryOrderOfEventsGivesEachRequestItsAnswer) {
-  int64_t steps = 0, preemptions = 0, hits = 0;
+  int64_t steps = 0, preemptions = 0, hits = 0, late = 0, deaths = 0;
+  std::array<int64_t, 3> copies = {};
   for (uint64_t seed = 0; steps < kSteps / 2; ++seed) {
     SCOPED_TRACE(seed);
     Episode episode(seed, GetParam());
+    const bool is_mortal = seed % 20 == 7;
+    if (is_mortal) episode.end_ranks();
     try {
       steps += episode.run();
+    } catch (const std::runtime_error& e) {
+      if (!is_mortal) FAIL() << "seed " << seed << ": " << e.what();
+      ++deaths;
     } catch (const std::exception& e) {
       FAIL() << "seed " << seed << ": " << e.what();
     }
     preemptions += episode.num_preemptions();
     hits += episode.num_hits();
+    late += episode.num_late();
+    for (size_t kind = 0; kind < 3; ++kind) copies[kind] += episode.num_copies()[kind];
   }
   EXPECT_GT(preemptions, steps / 100);
   EXPECT_GT(hits, steps / 10);
-  std::printf("%ld steps, %ld preemptions, %ld prefix-cache hits\n", steps, preemptions, hits);
+  EXPECT_GT(late, steps / 10);
+  EXPECT_GT(deaths, 10);
+  for (const int64_t num : copies) EXPECT_GT(num, steps / 100);
+  std::printf(
+      "%ld steps, %ld with a late part, %ld preemptions, %ld prefix-cache hits; states: %ld "
+      "restored, %ld saved, %ld forked; %ld deaths\n",
+      steps, late, preemptions, hits, copies[0], copies[1], copies[2], deaths);
 }
 
 INSTANTIATE_TEST_SUITE_P(StepAhead, SchedulerRandom, ::testing::Bool(),

@@ -313,8 +313,8 @@ TEST(Scheduler, PromptThatFindsTooFewBlocksIsReadAgainOnlyWhenSomeAreFreed) {
   config.max_num_seqs = 4;
   config.max_num_batched_tokens = 64;
   config.max_model_len = 56;
-  BlockManager blocks(14, 4, true, counted_hash);
-  Scheduler scheduler(config, blocks);
+  CacheManager cache(BlockPool(14, 4, true, counted_hash));
+  Scheduler scheduler(config, cache);
   const auto add = [&](uint64_t id, int64_t max_tokens) {
     std::vector<std::unique_ptr<Sequence>> choices;
     choices.push_back(std::make_unique<Sequence>());

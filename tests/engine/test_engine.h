@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,7 @@ struct TestEngine {
   struct Options {
     int64_t num_blocks = 16, block_size = 4, max_num_seqs = 4, max_num_batched_tokens = 64;
     int64_t max_model_len = 40;
+    std::optional<int64_t> num_snapshots = {};  ///< none: the model has no recurrent state
     bool async_scheduling = true, enable_prefix_caching = true;
     FakeModel model = {.vocab_size = 1000};
     std::vector<int32_t> eos_token_ids = {};
@@ -32,10 +34,11 @@ struct TestEngine {
     setup.config.async_scheduling = o.async_scheduling;
     setup.config.seed = 0;
     setup.num_blocks = o.num_blocks;
+    setup.num_snapshots = o.num_snapshots;
     setup.model.vocab_size = o.model.vocab_size;
     setup.model.eos_token_ids = o.eos_token_ids;
     auto executor = std::make_unique<FakeExecutor>(o.model, o.max_num_seqs, o.num_blocks,
-                                                   o.block_size, o.max_model_len);
+                                                   o.block_size, o.max_model_len, o.num_snapshots);
     fake = executor.get();
     engine =
         std::make_unique<LLMEngine>(setup, std::move(executor), nullptr,

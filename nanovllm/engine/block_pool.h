@@ -9,6 +9,7 @@
 
 #include "nanovllm/base/output.h"
 #include "nanovllm/engine/sequence.h"
+#include "nanovllm/ops/kv_cache.h"
 
 namespace nanovllm {
 
@@ -28,33 +29,24 @@ uint64_t block_hash(uint64_t previous, std::span<const int32_t> token_ids);
 /// cached contents. When `num_kept` of them were used, another one is only if all of these are in
 /// use: memory that is allocated at the first use then grows with what runs at the same time, not
 /// with the number of requests.
-class BlockManager {
+class BlockPool {
  public:
-  BlockManager(int64_t num_blocks, int64_t block_size, bool enable_prefix_caching,
-               BlockHashFunction hash = block_hash,
-               int64_t num_kept = std::numeric_limits<int64_t>::max());
+  BlockPool(int64_t num_blocks, int64_t block_size, bool enable_prefix_caching,
+            BlockHashFunction hash = block_hash,
+            int64_t num_kept = std::numeric_limits<int64_t>::max());
 
-  /// The blocks at the start of a sequence that are in the cache.
-  struct Prefix {
-    std::vector<int32_t> blocks;
-    int64_t num_free = 0;  ///< how many of these are on the free list
-    uint64_t last_hash = 0;
-  };
-
-  /// Finds the longest cached prefix of the sequence's known tokens that consists of full blocks.
-  void match_prefix(const Sequence& seq, Prefix& prefix) const;
-  /// Whether a new table of `num_blocks` blocks that starts with `prefix` can be allocated.
-  bool can_allocate(const Prefix& prefix, int64_t num_blocks) const;
+  /// Finds the blocks of the longest cached prefix of the sequence's known tokens.
+  void match_prefix(const Sequence& seq, std::vector<int32_t>& prefix) const;
   /// Fills the sequence's empty table with the prefix and new blocks, `num_blocks` in total.
-  void allocate(Sequence& seq, const Prefix& prefix, int64_t num_blocks);
-  bool can_append(int64_t num_blocks) const { return num_blocks <= num_free(); }
-  /// Adds a new block to the table.
-  void append(Sequence& seq);
+  /// Returns false, and changes nothing, if too few are free.
+  bool allocate(Sequence& seq, const std::vector<int32_t>& prefix, int64_t num_blocks);
+  /// Adds new blocks to the table. Returns false, and adds none, if too few are free.
+  bool append(Sequence& seq, int64_t num_blocks);
   /// Frees all blocks of the sequence; the last one will be reused first.
   void deallocate(Sequence& seq);
   /// Fills the child's empty table with the blocks of the parent's prompt. Full blocks are shared;
-  /// a last block that is not full is replaced by a new one, and the copy to make is returned.
-  std::optional<std::pair<int32_t, int32_t>> fork(const Sequence& parent, Sequence& child);
+  /// a last block that is not full is copied. Returns false, and changes nothing, if none is free.
+  bool fork(const Sequence& parent, Sequence& child, std::vector<BlockCopy>& copies);
   /// Registers the hashes of the full blocks in the first `limit` tokens, which must be known and
   /// computed.
   void register_blocks(Sequence& seq, int64_t limit);
@@ -63,13 +55,18 @@ class BlockManager {
   /// Empties the prefix cache; blocks in use stay with their sequences.
   void reset_prefix_cache();
 
+  /// The block with its present contents.
+  BlockRef ref(int32_t id) const { return {id, block(id).generation}; }
+  /// Whether there is such a block, and it still has those contents.
+  bool is_current(const BlockRef& b) const { return b.id >= 0 && ref(b.id) == b; }
   int64_t num_blocks() const { return static_cast<int64_t>(blocks_.size()); }
   int64_t num_free() const { return num_free_; }
   int64_t block_size() const { return block_size_; }
+  bool has_prefix_cache() const { return enable_prefix_caching_; }
   const BlockStats& stats() const { return stats_; }
 
  private:
-  friend struct BlockManagerState;
+  friend struct BlockPoolState;
   struct Block {
     int64_t ref_count = 0;
     uint32_t generation = 0;
@@ -82,7 +79,6 @@ class BlockManager {
 
   Block& block(int32_t id) { return blocks_[static_cast<size_t>(id)]; }
   const Block& block(int32_t id) const { return blocks_[static_cast<size_t>(id)]; }
-  BlockRef ref(int32_t id) const { return {id, block(id).generation}; }
   bool holds(const Block& b, const BlockRef& parent, const CacheSalt& salt,
              std::span<const int32_t> ids) const;
   uint64_t hash_before(const CacheSalt& salt) const;

@@ -1,4 +1,4 @@
-#include "nanovllm/engine/block_manager.h"
+#include "nanovllm/engine/block_pool.h"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -25,8 +25,8 @@ uint64_t random_number() {
 
 }  // namespace
 
-BlockManager::BlockManager(int64_t num_blocks, int64_t block_size, bool enable_prefix_caching,
-                           BlockHashFunction hash, int64_t num_kept)
+BlockPool::BlockPool(int64_t num_blocks, int64_t block_size, bool enable_prefix_caching,
+                     BlockHashFunction hash, int64_t num_kept)
     : blocks_(static_cast<size_t>(num_blocks)),
       block_size_(block_size),
       enable_prefix_caching_(enable_prefix_caching),
@@ -37,22 +37,21 @@ BlockManager::BlockManager(int64_t num_blocks, int64_t block_size, bool enable_p
   cached_.reserve(blocks_.size());
 }
 
-bool BlockManager::holds(const Block& b, const BlockRef& parent, const CacheSalt& salt,
-                         std::span<const int32_t> ids) const {
+bool BlockPool::holds(const Block& b, const BlockRef& parent, const CacheSalt& salt,
+                      std::span<const int32_t> ids) const {
   const bool has_salt = parent.id >= 0 || b.salt == salt || (b.salt && salt && *b.salt == *salt);
   return b.parent == parent && has_salt && std::ranges::equal(b.token_ids, ids);
 }
 
-uint64_t BlockManager::hash_before(const CacheSalt& salt) const {
+uint64_t BlockPool::hash_before(const CacheSalt& salt) const {
   if (!salt) return hash_key_;
   const char* const text = salt->c_str();
   check(text != nullptr, "a salt without a text");
   return XXH64(text, salt->size(), hash_key_);
 }
 
-void BlockManager::match_prefix(const Sequence& seq, Prefix& prefix) const {
-  prefix.blocks.clear();
-  prefix.num_free = 0;
+void BlockPool::match_prefix(const Sequence& seq, std::vector<int32_t>& prefix) const {
+  prefix.clear();
   if (!enable_prefix_caching_) return;
   const std::span<const int32_t> tokens = seq.token_ids;
   uint64_t previous = hash_before(seq.cache_salt);
@@ -63,35 +62,32 @@ void BlockManager::match_prefix(const Sequence& seq, Prefix& prefix) const {
     const uint64_t h = hash_(previous, ids);
     const auto hit = cached_.find(h);
     if (hit == cached_.end() || !holds(block(hit->second), parent, seq.cache_salt, ids)) return;
-    prefix.blocks.push_back(hit->second);
-    prefix.num_free += block(hit->second).ref_count == 0 ? 1 : 0;
-    prefix.last_hash = previous = h;
+    prefix.push_back(hit->second);
+    previous = h;
     parent = ref(hit->second);
   }
 }
 
-bool BlockManager::can_allocate(const Prefix& prefix, int64_t num_blocks) const {
-  const int64_t num_new = num_blocks - static_cast<int64_t>(prefix.blocks.size());
-  return num_new + prefix.num_free <= num_free_;
-}
-
-void BlockManager::allocate(Sequence& seq, const Prefix& prefix, int64_t num_blocks) {
+bool BlockPool::allocate(Sequence& seq, const std::vector<int32_t>& prefix, int64_t num_blocks) {
   check(seq.block_table.empty(), "sequence {} already has blocks", seq.id);
-  for (const int32_t id : prefix.blocks) share(id);
-  seq.block_table.assign(prefix.blocks.begin(), prefix.blocks.end());
-  seq.num_hashed = static_cast<int64_t>(prefix.blocks.size());
-  seq.last_hash.reset();
-  seq.last_block = {};
-  if (!prefix.blocks.empty()) {
-    seq.last_hash = prefix.last_hash;
-    seq.last_block = ref(prefix.blocks.back());
-  }
-  while (static_cast<int64_t>(seq.block_table.size()) < num_blocks) append(seq);
+  const auto is_free = [&](int32_t id) { return block(id).ref_count == 0; };
+  const int64_t num_new = num_blocks - std::ssize(prefix);
+  if (num_new + std::ranges::count_if(prefix, is_free) > num_free_) return false;
+  for (const int32_t id : prefix) share(id);
+  seq.block_table = prefix;
+  seq.num_hashed = std::ssize(prefix);
+  seq.last_hash = prefix.empty() ? std::nullopt : block(prefix.back()).hash;
+  seq.last_block = prefix.empty() ? BlockRef() : ref(prefix.back());
+  return append(seq, num_new);
 }
 
-void BlockManager::append(Sequence& seq) { seq.block_table.push_back(take_free()); }
+bool BlockPool::append(Sequence& seq, int64_t num_blocks) {
+  if (num_blocks > num_free_) return false;
+  for (int64_t i = 0; i < num_blocks; ++i) seq.block_table.push_back(take_free());
+  return true;
+}
 
-void BlockManager::deallocate(Sequence& seq) {
+void BlockPool::deallocate(Sequence& seq) {
   for (auto id = seq.block_table.rbegin(); id != seq.block_table.rend(); ++id) release(*id);
   seq.block_table.clear();
   seq.num_hashed = 0;
@@ -99,10 +95,11 @@ void BlockManager::deallocate(Sequence& seq) {
   seq.last_block = {};
 }
 
-std::optional<std::pair<int32_t, int32_t>> BlockManager::fork(const Sequence& parent,
-                                                              Sequence& child) {
+bool BlockPool::fork(const Sequence& parent, Sequence& child, std::vector<BlockCopy>& copies) {
   check(child.block_table.empty(), "sequence {} already has blocks", child.id);
   const auto num_full = static_cast<size_t>(parent.num_prompt_tokens / block_size_);
+  const bool has_copy = parent.num_prompt_tokens % block_size_ != 0;
+  if (has_copy && num_free_ == 0) return false;
   for (size_t i = 0; i < num_full; ++i) {
     share(parent.block_table[i]);
     child.block_table.push_back(parent.block_table[i]);
@@ -110,12 +107,13 @@ std::optional<std::pair<int32_t, int32_t>> BlockManager::fork(const Sequence& pa
   child.num_hashed = std::min(parent.num_hashed, static_cast<int64_t>(num_full));
   child.last_hash = parent.last_hash;
   child.last_block = parent.last_block;
-  if (parent.num_prompt_tokens % block_size_ == 0) return std::nullopt;
-  append(child);
-  return std::pair(parent.block_table[num_full], child.block_table.back());
+  if (!has_copy) return true;
+  child.block_table.push_back(take_free());
+  copies.push_back({.from = parent.block_table[num_full], .to = child.block_table.back()});
+  return true;
 }
 
-void BlockManager::register_blocks(Sequence& seq, int64_t limit) {
+void BlockPool::register_blocks(Sequence& seq, int64_t limit) {
   if (!enable_prefix_caching_) return;
   const std::span<const int32_t> tokens = seq.token_ids;
   for (; (seq.num_hashed + 1) * block_size_ <= limit; ++seq.num_hashed) {
@@ -125,7 +123,7 @@ void BlockManager::register_blocks(Sequence& seq, int64_t limit) {
     const uint64_t h = hash_(first ? hash_before(seq.cache_salt) : *seq.last_hash, ids);
     const BlockRef parent = seq.last_block;
     seq.last_hash = h;
-    const bool reachable = first || (parent.id >= 0 && ref(parent.id) == parent);
+    const bool reachable = first || is_current(parent);
     if (!reachable) continue;  // a collision or a reuse further up: no lookup can reach this block
     auto [entry, is_new] = cached_.try_emplace(h, -1);
     if (!is_new) {
@@ -134,7 +132,7 @@ void BlockManager::register_blocks(Sequence& seq, int64_t limit) {
         seq.last_block = ref(entry->second);
         continue;
       }
-      const bool orphan = other.parent.id >= 0 && ref(other.parent.id) != other.parent;
+      const bool orphan = other.parent.id >= 0 && !is_current(other.parent);
       if (!orphan) {  // the hashes collide: the first registration stays
         seq.last_block = {};
         continue;
@@ -152,11 +150,11 @@ void BlockManager::register_blocks(Sequence& seq, int64_t limit) {
   }
 }
 
-void BlockManager::forget(const Sequence& seq) {
+void BlockPool::forget(const Sequence& seq) {
   for (const int32_t id : seq.block_table) forget(id);
 }
 
-void BlockManager::reset_prefix_cache() {
+void BlockPool::reset_prefix_cache() {
   for (auto [hash, id] : cached_) {
     block(id).hash.reset();
     // Running sequences must not extend a chain that no lookup can reach.
@@ -165,7 +163,7 @@ void BlockManager::reset_prefix_cache() {
   cached_.clear();
 }
 
-void BlockManager::forget(int32_t id) {
+void BlockPool::forget(int32_t id) {
   Block& b = block(id);
   if (b.hash) {
     const auto entry = cached_.find(*b.hash);
@@ -175,7 +173,7 @@ void BlockManager::forget(int32_t id) {
   ++b.generation;
 }
 
-int32_t BlockManager::take_free() {
+int32_t BlockPool::take_free() {
   check(num_free_ > 0, "no free block");
   int32_t id = first_free_;
   const bool evicts = id >= 0 && block(id).hash;
@@ -191,12 +189,12 @@ int32_t BlockManager::take_free() {
   return id;
 }
 
-void BlockManager::share(int32_t id) {
+void BlockPool::share(int32_t id) {
   if (block(id).ref_count++ == 0) unlink(id);
   ++stats_.blocks_shared;
 }
 
-void BlockManager::release(int32_t id) {
+void BlockPool::release(int32_t id) {
   Block& b = block(id);
   check(b.ref_count > 0, "block {} is freed twice", id);
   if (--b.ref_count > 0) return;
@@ -208,7 +206,7 @@ void BlockManager::release(int32_t id) {
   ++stats_.blocks_freed;
 }
 
-void BlockManager::unlink(int32_t id) {
+void BlockPool::unlink(int32_t id) {
   Block& b = block(id);
   (b.previous >= 0 ? block(b.previous).next : first_free_) = b.next;
   (b.next >= 0 ? block(b.next).previous : last_free_) = b.previous;

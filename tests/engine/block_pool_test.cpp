@@ -1,8 +1,8 @@
-#include "nanovllm/engine/block_manager.h"
+#include "nanovllm/engine/block_pool.h"
 
 #include <gtest/gtest.h>
 
-#include "block_manager_check.h"
+#include "block_pool_check.h"
 
 namespace nanovllm {
 namespace {
@@ -18,18 +18,17 @@ Sequence make(std::vector<int32_t> tokens, const char* salt = nullptr) {
 }
 
 // Allocates blocks as the scheduler does. Returns the number of cached blocks.
-int64_t admit(BlockManager& blocks, Sequence& seq) {
-  BlockManager::Prefix prefix;
+int64_t admit(BlockPool& blocks, Sequence& seq) {
+  std::vector<int32_t> prefix;
   blocks.match_prefix(seq, prefix);
   const int64_t num_blocks = (seq.num_known() + blocks.block_size() - 1) / blocks.block_size();
-  if (!blocks.can_allocate(prefix, num_blocks)) return -1;
-  blocks.allocate(seq, prefix, num_blocks);
+  if (!blocks.allocate(seq, prefix, num_blocks)) return -1;
   blocks.register_blocks(seq, seq.num_known());
-  return static_cast<int64_t>(prefix.blocks.size());
+  return static_cast<int64_t>(prefix.size());
 }
 
-TEST(BlockManager, SaltsAreComparedAsTexts) {
-  BlockManager blocks(16, 2, true, same_hash);
+TEST(BlockPool, SaltsAreComparedAsTexts) {
+  BlockPool blocks(16, 2, true, same_hash);
   Sequence first = make({1, 2}, "tenant");
   EXPECT_EQ(admit(blocks, first), 0);
   for (const char* other : {static_cast<const char*>(nullptr), "tenan", "tenant2"}) {
@@ -40,14 +39,14 @@ TEST(BlockManager, SaltsAreComparedAsTexts) {
   EXPECT_EQ(admit(blocks, same), 1);
 }
 
-TEST(BlockManager, HashesDifferInEachProcessAndEngine) {
+TEST(BlockPool, HashesDifferInEachProcessAndEngine) {
   static std::vector<uint64_t> previous;
   const auto record = [](uint64_t before, std::span<const int32_t> ids) {
     previous.push_back(before);
     return block_hash(before, ids);
   };
   for (int i = 0; i < 2; ++i) {
-    BlockManager blocks(4, 2, true, record);
+    BlockPool blocks(4, 2, true, record);
     Sequence seq = make({1, 2}, "tenant");
     blocks.register_blocks(seq, 0);
     admit(blocks, seq);
@@ -55,26 +54,26 @@ TEST(BlockManager, HashesDifferInEachProcessAndEngine) {
   EXPECT_NE(previous.front(), previous.back());
 }
 
-TEST(BlockManager, ReusedBlockLosesItsHash) {
-  BlockManager blocks(2, 2, true);
+TEST(BlockPool, ReusedBlockLosesItsHash) {
+  BlockPool blocks(2, 2, true);
   Sequence a = make({1, 2, 3, 4});
   EXPECT_EQ(admit(blocks, a), 0);
   blocks.deallocate(a);
   Sequence b = make({5, 6});
   EXPECT_EQ(admit(blocks, b), 0);  // takes the tail of a
   Sequence again = make({1, 2, 3, 4});
-  BlockManager::Prefix prefix;
+  std::vector<int32_t> prefix;
   blocks.match_prefix(again, prefix);
-  EXPECT_EQ(prefix.blocks.size(), 1u);
+  EXPECT_EQ(prefix.size(), 1u);
   Sequence c = make({7, 8});
   EXPECT_EQ(admit(blocks, c), 0);
   blocks.match_prefix(again, prefix);
-  EXPECT_TRUE(prefix.blocks.empty());
+  EXPECT_TRUE(prefix.empty());
 }
 
 // With two blocks to keep, a third one is used only while both are in use.
-TEST(BlockManager, UsesMoreBlocksThanItKeepsOnlyIfItMust) {
-  BlockManager blocks(4, 2, true, block_hash, /*num_kept=*/2);
+TEST(BlockPool, UsesMoreBlocksThanItKeepsOnlyIfItMust) {
+  BlockPool blocks(4, 2, true, block_hash, /*num_kept=*/2);
   const auto runs_alone = [&](int32_t token) {
     Sequence seq = make({token, token});
     admit(blocks, seq);
@@ -96,12 +95,12 @@ TEST(BlockManager, UsesMoreBlocksThanItKeepsOnlyIfItMust) {
   EXPECT_EQ(admit(blocks, b), 0);
   EXPECT_EQ(b.block_table.back(), 3);
   EXPECT_EQ(blocks.num_free(), 0);
-  BlockManagerState::validate(blocks, std::vector<const Sequence*>{&b});
+  BlockPoolState::validate(blocks, std::vector<const Sequence*>{&b});
 }
 
 // Blocks that no lookup can find are reused before new ones are taken and cached ones are lost.
-TEST(BlockManager, ReusesBlocksThatAreNotCachedFirst) {
-  BlockManager blocks(4, 2, true);
+TEST(BlockPool, ReusesBlocksThatAreNotCachedFirst) {
+  BlockPool blocks(4, 2, true);
   Sequence a = make({1, 1, 2, 2, 3});
   admit(blocks, a);
   blocks.deallocate(a);
@@ -114,12 +113,12 @@ TEST(BlockManager, ReusesBlocksThatAreNotCachedFirst) {
   EXPECT_EQ(c.block_table, (std::vector<int32_t>{3}));
   Sequence again = make({1, 1, 2, 2});
   EXPECT_EQ(admit(blocks, again), 2);
-  BlockManagerState::validate(blocks, std::vector<const Sequence*>{&c, &again});
+  BlockPoolState::validate(blocks, std::vector<const Sequence*>{&c, &again});
 }
 
 // Without a cache, sequences that follow each other use the same memory.
-TEST(BlockManager, WithoutACacheTheLastFreedBlockIsReused) {
-  BlockManager blocks(8, 2, false);
+TEST(BlockPool, WithoutACacheTheLastFreedBlockIsReused) {
+  BlockPool blocks(8, 2, false);
   for (int32_t token = 0; token < 3; ++token) {
     Sequence seq = make({token, token, token});
     admit(blocks, seq);
@@ -128,8 +127,8 @@ TEST(BlockManager, WithoutACacheTheLastFreedBlockIsReused) {
   }
 }
 
-TEST(BlockManager, CountsBlocksThatChangeHands) {
-  BlockManager blocks(8, 2, true);
+TEST(BlockPool, CountsBlocksThatChangeHands) {
+  BlockPool blocks(8, 2, true);
   const auto counts = [&] {
     const BlockStats s = blocks.stats();
     return std::vector{s.blocks_taken, s.blocks_shared, s.blocks_freed};
@@ -145,8 +144,8 @@ TEST(BlockManager, CountsBlocksThatChangeHands) {
   EXPECT_EQ(counts(), (std::vector<int64_t>{4, 2, 4}));
 }
 
-TEST(BlockManager, HitOnAFreeBlockReducesTheFreeBlocks) {
-  BlockManager blocks(3, 2, true);
+TEST(BlockPool, HitOnAFreeBlockReducesTheFreeBlocks) {
+  BlockPool blocks(3, 2, true);
   Sequence a = make({1, 2, 3, 4});
   admit(blocks, a);
   blocks.deallocate(a);
@@ -154,17 +153,17 @@ TEST(BlockManager, HitOnAFreeBlockReducesTheFreeBlocks) {
   Sequence held = make({9});
   admit(blocks, held);  // one of the three
   Sequence longer = make({1, 2, 5, 6, 7});
-  BlockManager::Prefix prefix;
+  std::vector<int32_t> prefix;
   blocks.match_prefix(longer, prefix);
-  EXPECT_EQ(prefix.num_free, 1);
-  EXPECT_FALSE(blocks.can_allocate(prefix, 3));  // a hit on a free block, and two new ones: 3 of 2
+  EXPECT_FALSE(
+      blocks.allocate(longer, prefix, 3));  // a hit on a free block, and two new ones: 3 of 2
   Sequence again = make({1, 2, 3, 4});
   EXPECT_EQ(admit(blocks, again), 2);
   EXPECT_EQ(blocks.num_free(), 0);
 }
 
-TEST(BlockManager, CollidingHashesAreNotAHit) {
-  BlockManager blocks(8, 2, true, same_hash);
+TEST(BlockPool, CollidingHashesAreNotAHit) {
+  BlockPool blocks(8, 2, true, same_hash);
   Sequence a = make({1, 2});
   EXPECT_EQ(admit(blocks, a), 0);
   Sequence other = make({3, 4});
@@ -175,11 +174,11 @@ TEST(BlockManager, CollidingHashesAreNotAHit) {
   EXPECT_EQ(admit(blocks, same), 1);  // the second block has the tokens of the first, but a parent
 }
 
-TEST(BlockManager, ReusedParentIsNotAParent) {
+TEST(BlockPool, ReusedParentIsNotAParent) {
   // Block 1 is registered as the successor of block 0; then block 0 is reused for other tokens. The
   // hashes are equal, so only the generation of the parent shows that block 1 belongs to the former
   // contents of block 0.
-  BlockManager blocks(2, 2, true, [](uint64_t, std::span<const int32_t> ids) -> uint64_t {
+  BlockPool blocks(2, 2, true, [](uint64_t, std::span<const int32_t> ids) -> uint64_t {
     return ids[0] == 3 ? 1 : 2;
   });
   Sequence a = make({1, 2, 3, 4});
@@ -194,14 +193,14 @@ TEST(BlockManager, ReusedParentIsNotAParent) {
   EXPECT_EQ(admit(blocks, b), 0);
   EXPECT_EQ(b.block_table[0], table[0]);
   Sequence c = make({7, 8, 3, 4});
-  BlockManager::Prefix prefix;
+  std::vector<int32_t> prefix;
   blocks.match_prefix(c, prefix);
-  EXPECT_EQ(prefix.blocks, std::vector<int32_t>{table[0]})
+  EXPECT_EQ(prefix, std::vector<int32_t>{table[0]})
       << "block " << second << " belongs to another prefix";
 }
 
-TEST(BlockManager, LeastRecentlyUsedIsReusedFirstTailBeforeHead) {
-  BlockManager blocks(4, 2, true);
+TEST(BlockPool, LeastRecentlyUsedIsReusedFirstTailBeforeHead) {
+  BlockPool blocks(4, 2, true);
   Sequence a = make({1, 2, 3, 4}), b = make({5, 6, 7, 8});
   admit(blocks, a);
   admit(blocks, b);
@@ -213,10 +212,10 @@ TEST(BlockManager, LeastRecentlyUsedIsReusedFirstTailBeforeHead) {
   EXPECT_EQ(c.block_table, (std::vector<int32_t>{first[1], first[0], second[1], second[0]}));
 }
 
-TEST(BlockManager, FirstRegistrationOfAHashStays) {
-  BlockManager blocks(4, 2, true);
+TEST(BlockPool, FirstRegistrationOfAHashStays) {
+  BlockPool blocks(4, 2, true);
   Sequence a = make({1, 2}), b = make({1, 2});
-  BlockManager::Prefix none;
+  std::vector<int32_t> none;
   blocks.allocate(a, none, 1);
   blocks.allocate(b, none, 1);
   blocks.register_blocks(a, 2);
@@ -225,21 +224,21 @@ TEST(BlockManager, FirstRegistrationOfAHashStays) {
   Sequence filler = make({3});  // one of the free blocks; b's comes last
   admit(blocks, filler);
   Sequence again = make({1, 2});
-  BlockManager::Prefix prefix;
+  std::vector<int32_t> prefix;
   blocks.match_prefix(again, prefix);
-  ASSERT_EQ(prefix.blocks.size(), 1u);
-  EXPECT_EQ(prefix.blocks[0], a.block_table[0]);
+  ASSERT_EQ(prefix.size(), 1u);
+  EXPECT_EQ(prefix[0], a.block_table[0]);
 }
 
-TEST(BlockManager, ResetEmptiesTheCache) {
-  BlockManager blocks(4, 2, true);
+TEST(BlockPool, ResetEmptiesTheCache) {
+  BlockPool blocks(4, 2, true);
   Sequence a = make({1, 2, 3, 4});
   admit(blocks, a);
   blocks.reset_prefix_cache();
   Sequence b = make({1, 2, 3, 4});
   EXPECT_EQ(admit(blocks, b), 0);
   const Sequence* holders[] = {&a, &b};
-  BlockManagerState::validate(blocks, holders);
+  BlockPoolState::validate(blocks, holders);
 }
 
 }  // namespace
