@@ -4,11 +4,11 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
-#include <nanovllm/base/sampling_json.h>
 #include <nanovllm/base/system/files.h>
-#include <nanovllm/base/vllm_options.h>
 #include <nanovllm/front/async_engine.h>
 #include <nanovllm/hub/hub.h>
+#include <nanovllm/params/generation_config.h>
+#include <nanovllm/params/vllm_options.h>
 #include <nanovllm/text/chat_template.h>
 #include <pthread.h>
 #include <unistd.h>

@@ -8,9 +8,9 @@
 
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/config.h"
-#include "nanovllm/base/openai_fields.h"
-#include "nanovllm/base/sampling_json.h"
 #include "nanovllm/base/strings/suggestion.h"
+#include "nanovllm/params/openai_fields.h"
+#include "nanovllm/params/sampling_json.h"
 
 namespace nanovllm {
 

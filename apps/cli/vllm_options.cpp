@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "nanovllm/base/vllm_options.h"
+#include "nanovllm/params/vllm_options.h"
 
 namespace nanovllm {
 

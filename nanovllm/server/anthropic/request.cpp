@@ -4,7 +4,7 @@
 #include <string_view>
 #include <utility>
 
-#include "nanovllm/base/sampling_json.h"
+#include "nanovllm/params/sampling_json.h"
 #include "nanovllm/server/openai/request_fields.h"
 
 namespace nanovllm::server {

@@ -6,8 +6,8 @@
 #include <string_view>
 #include <utility>
 
-#include "nanovllm/base/openai_fields.h"
-#include "nanovllm/base/sampling_json.h"
+#include "nanovllm/params/openai_fields.h"
+#include "nanovllm/params/sampling_json.h"
 #include "nanovllm/server/openai/limits.h"
 #include "nanovllm/server/openai/request_fields.h"
 #include "nanovllm/text/conversation.h"

@@ -7,8 +7,8 @@
 #include <string_view>
 #include <utility>
 
-#include "nanovllm/base/sampling_json.h"
 #include "nanovllm/base/terminal/logging.h"
+#include "nanovllm/params/sampling_json.h"
 #include "nanovllm/server/openai/request_fields.h"
 
 namespace nanovllm::server {

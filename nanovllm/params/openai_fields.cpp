@@ -1,4 +1,4 @@
-#include "nanovllm/base/openai_fields.h"
+#include "nanovllm/params/openai_fields.h"
 
 #include <algorithm>
 #include <array>

@@ -1,4 +1,4 @@
-#include "nanovllm/base/vllm_options.h"
+#include "nanovllm/params/vllm_options.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
