@@ -6,7 +6,7 @@
 
 namespace nanovllm {
 
-/// Adds the options of params/vllm_options.h that `command` does not have itself: those of the
+/// Adds the options of params/unsupported.h that `command` does not have itself: those of the
 /// engine if it has an engine, and those of vLLM's command of the same name. They are not in its
 /// help.
 void add_vllm_options(Command command);

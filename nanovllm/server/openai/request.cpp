@@ -6,8 +6,8 @@
 #include <string_view>
 #include <utility>
 
-#include "nanovllm/params/openai_fields.h"
 #include "nanovllm/params/sampling_json.h"
+#include "nanovllm/params/unsupported.h"
 #include "nanovllm/server/openai/limits.h"
 #include "nanovllm/server/openai/request_fields.h"
 #include "nanovllm/text/conversation.h"
@@ -56,7 +56,7 @@ Json sampling_of(const Json& body, auto read_elsewhere) {
   for (auto field = body.begin(); field != body.end(); ++field) {
     if (std::ranges::find(read_elsewhere, field.key()) != read_elsewhere.end()) continue;
     if (is_sampling_field(field.key())) sampling[field.key()] = field.value();
-    else naming_field([&] { refuse_unsupported(field.key(), field.value(), /*in_body=*/true); });
+    else refuse_unsupported_field(field.key(), field.value(), UnsupportedName::kBody);
   }
   return sampling;
 }
