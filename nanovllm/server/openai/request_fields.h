@@ -35,8 +35,8 @@ int64_t integer_field(const Json& object, const std::string& name, int64_t absen
 void refuse_unsupported_field(const std::string& name, const Json& value,
                               UnsupportedName::Place place);
 
-/// Calls `read`. A UserError whose text begins with the name of a field becomes the ApiError of
-/// that field. `rename` says how the client calls it.
+/// Calls `read`. A UserError whose text begins with the name of a field, or of an entry of one
+/// ("messages[2]"), becomes the ApiError of that field. `rename` says how the client calls it.
 template <class Read, class Rename = std::identity>
 auto naming_field(Read&& read, Rename&& rename = {}) {
   try {
@@ -45,7 +45,7 @@ auto naming_field(Read&& read, Rename&& rename = {}) {
     throw;
   } catch (const UserError& e) {
     const std::string text = e.what();
-    const size_t end = text.find_first_of(" :");
+    const size_t end = text.find_first_of(" :[");
     if (end == std::string::npos) throw;
     const std::string name = rename(text.substr(0, end));
     throw ApiError(400, name + text.substr(end), name);
