@@ -8,9 +8,9 @@
 
 #include "apps/batch/prompt_line.h"
 #include "nanovllm/base/check.h"
-#include "nanovllm/base/sampling_json.h"
 #include "nanovllm/base/strings/utf8.h"
 #include "nanovllm/base/system/files.h"
+#include "nanovllm/params/sampling_json.h"
 #include "nanovllm/text/conversation.h"
 
 namespace nanovllm {

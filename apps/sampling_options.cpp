@@ -4,7 +4,6 @@
 #include <optional>
 
 #include "apps/cli/options.h"
-#include "nanovllm/base/sampling_json.h"
 
 namespace nanovllm {
 

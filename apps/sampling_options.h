@@ -5,7 +5,7 @@
 
 #include "apps/cli/command.h"
 #include "nanovllm/base/config.h"
-#include "nanovllm/base/sampling_json.h"
+#include "nanovllm/params/generation_config.h"
 
 namespace nanovllm {
 

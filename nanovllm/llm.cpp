@@ -5,13 +5,13 @@
 
 #include "nanovllm/base/arguments.h"
 #include "nanovllm/base/check.h"
-#include "nanovllm/base/sampling_json.h"
 #include "nanovllm/base/strings/utf8.h"
 #include "nanovllm/base/terminal/capabilities.h"
 #include "nanovllm/base/terminal/progress.h"
 #include "nanovllm/front/async_engine.h"
 #include "nanovllm/hub/hub.h"
 #include "nanovllm/hub/verify.h"
+#include "nanovllm/params/generation_config.h"
 #include "nanovllm/text/chat_template.h"
 
 namespace nanovllm {

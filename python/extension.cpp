@@ -4,11 +4,11 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
-#include <nanovllm/base/sampling_json.h>
 #include <nanovllm/base/system/files.h>
-#include <nanovllm/base/vllm_options.h>
 #include <nanovllm/front/async_engine.h>
 #include <nanovllm/hub/hub.h>
+#include <nanovllm/params/generation_config.h>
+#include <nanovllm/params/unsupported.h>
 #include <nanovllm/text/chat_template.h>
 #include <pthread.h>
 #include <unistd.h>
@@ -253,10 +253,22 @@ NB_MODULE(_core_of_main_interpreter, m) {
   });
   m.def("check_vllm_option", [](nb::handle name, nb::handle value, nb::handle shown,
                                 const std::vector<std::string>& model) {
-    const VllmOption* const option = find_vllm_option(to_text(name, "the name of an option"));
-    if (option == nullptr || option->of != VllmOption::Of::kEngine) return false;
+    const UnsupportedName* const option =
+        find_unsupported(to_text(name, "the name of an option"), UnsupportedName::kEngineOption);
+    if (option == nullptr) return false;
     option->check(to_text(value, "the value of an option"), model, to_text(shown, "an option"));
     return true;
+  });
+  m.def("unsupported_arguments", [](const std::string& owner) {
+    const UnsupportedName::Place place = owner == "SamplingParams"
+                                             ? UnsupportedName::kSamplingParams
+                                         : owner == "generate" ? UnsupportedName::kGenerate
+                                                               : UnsupportedName::kChat;
+    nb::dict arguments;
+    for (const UnsupportedName& name : unsupported_names())
+      if ((name.places & place) != 0)
+        arguments[nb::str(name.name.data(), name.name.size())] = name.harmless_json();
+    return arguments;
   });
   m.def("load_tokenizer", [](nb::handle model) {
     const std::string folder = to_text(model, "model");

@@ -2,12 +2,11 @@
 # Checks every include of nanovllm/, apps/ and python/ against the layer rule of docs/architecture.md, and prints those that break
 # it. In the order
 #   llm > front > engine > runtime > families > model > checkpoint > ops > cpu | cuda
-# a folder may include the folders to its right, and base/. The exceptions are: hub may include only base; llm may also include
-# hub; engine may also include text; server only front, engine, runtime and text; apps only llm, server, engine, runtime, text
-# and hub; python only llm, front, engine, text and hub; ops/cpu and ops/cuda may include the interface ops/, but no other folder may include
-# them; only ops/cuda may include CUDA's headers. Only apps/cli/command.cpp may include CLI11, because compiling its header takes
-# seconds.
-# seconds. Inside ops/cuda the order is
+# a folder may include the folders to its right, and base/. The exceptions are: hub, params, text and trace may include only base;
+# engine may also include text and trace; llm also hub and params; server only front, engine, runtime, text and params; apps only
+# llm, server, engine, runtime, text, hub and params; python only llm, front, engine, text, hub and params; ops/cpu and ops/cuda may
+# include the interface ops/, but no other folder may include them; only ops/cuda may include CUDA's headers. Only
+# apps/cli/command.cpp may include CLI11, because compiling its header takes seconds. Inside ops/cuda the order is
 #   backend > experts | sampling > gemm > attention | collectives | tuning > elementwise > device
 #   scripts/check_layers.sh [ROOT]
 set -eu
@@ -21,6 +20,8 @@ find $folders -type f \( -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '
     sees["base"] = "base"
     sees["text"] = "base text"
     sees["hub"] = "base hub"
+    sees["params"] = "base params"
+    sees["trace"] = "base trace"
     sees["ops"] = "base ops"
     sees["ops/cpu"] = "base ops ops/cpu"
     sees["ops/cuda/device"] = "base ops ops/cuda/device"
@@ -35,12 +36,12 @@ find $folders -type f \( -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '
     sees["model"] = "base ops checkpoint model"
     sees["families"] = "base ops checkpoint model families"
     sees["runtime"] = "base ops checkpoint model families runtime"
-    sees["engine"] = "base text ops checkpoint model families runtime engine"
+    sees["engine"] = "base text trace ops checkpoint model families runtime engine"
     sees["front"] = "base text engine front"
-    sees["llm"] = "base text hub ops checkpoint model families runtime engine front llm"
-    sees["server"] = "base text runtime engine front server"
-    sees["apps"] = "base text hub runtime engine llm server apps"
-    sees["python"] = "base text hub engine front llm python"
+    sees["llm"] = "base text hub params ops checkpoint model families runtime engine front llm"
+    sees["server"] = "base text params runtime engine front server"
+    sees["apps"] = "base text hub params runtime engine llm server apps"
+    sees["python"] = "base text hub params engine front llm python"
   }
   # The layer of a path is the innermost of its folders that the table names; files in nanovllm/ itself belong to llm.
   function layer(path) {

@@ -8,9 +8,9 @@
 
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/config.h"
-#include "nanovllm/base/openai_fields.h"
-#include "nanovllm/base/sampling_json.h"
 #include "nanovllm/base/strings/suggestion.h"
+#include "nanovllm/params/sampling_json.h"
+#include "nanovllm/params/unsupported.h"
 
 namespace nanovllm {
 
@@ -37,19 +37,21 @@ std::string_view meant_field(std::string_view name) {
   return meant;
 }
 
-/// Calls refuse_unsupported() and adds the place to the message.
-bool refuse(const std::string& name, const Json& value, bool in_body, const std::string& where) {
+/// Like refuse_unsupported(), but names the place in the message.
+bool refuse(const std::string& name, const Json& value, UnsupportedName::Place place,
+            const std::string& where) {
   try {
-    return refuse_unsupported(name, value, in_body);
+    return refuse_unsupported(name, value, place);
   } catch (const UserError& e) {
     fail("{}: {}", where, e.what());
   }
 }
 
 /// Whether the field has a meaning in every line.
-bool is_known(std::string_view name) {
-  return is_in(kRequest, name) || is_sampling_field(name) || is_unsupported_field(name) ||
-         name == "sampling_params" || name == "max_completion_tokens" || name == "top_logprobs";
+bool is_known(const std::string& name) {
+  return is_in(kRequest, name) || is_sampling_field(name) ||
+         find_unsupported(name, UnsupportedName::kLine) != nullptr || name == "sampling_params" ||
+         name == "max_completion_tokens" || name == "top_logprobs";
 }
 
 bool has(const Json& object, std::string_view name) {
@@ -91,7 +93,7 @@ bool PromptLine::take(const std::string& name, const Json& object, const std::st
   } else if (is_sampling_field(name)) {
     add_sampling(name, value, where);
   } else {
-    return refuse(name, value, /*in_body=*/false, where);
+    return refuse(name, value, UnsupportedName::kLine, where);
   }
   return true;
 }
@@ -119,7 +121,7 @@ void PromptLine::read(const Json& line, const std::string& where) {
   if (!has(line, "sampling_params")) return;
   require(line["sampling_params"].is_object(), "{}: sampling_params must be an object", where);
   for (const auto& [name, value] : line["sampling_params"].items())
-    if (is_sampling_field(name) || !refuse(name, value, /*in_body=*/true, where))
+    if (is_sampling_field(name) || !refuse(name, value, UnsupportedName::kBody, where))
       add_sampling(name, value, where);
 }
 
@@ -132,7 +134,7 @@ void PromptLine::read_body(const Json& line, const std::string& line_name) {
             printable(line["method"]));
   // Like the server, refuse unsupported fields that would change the answer, and ignore others.
   for (const auto& [name, value] : body.items()) {
-    if (take(name, body, where) || refuse(name, value, /*in_body=*/true, where)) continue;
+    if (take(name, body, where) || refuse(name, value, UnsupportedName::kBody, where)) continue;
     if (const std::string_view meant = meant_field(name); warning.empty() && !meant.empty())
       warning = fmt::format("{}: {} is ignored; did you mean {}?", where, printable(name), meant);
   }

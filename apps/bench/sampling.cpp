@@ -1,8 +1,11 @@
 #include <fmt/format.h>
 
+#include <concepts>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "apps/bench/dataset.h"
 #include "apps/cli/options.h"
@@ -19,7 +22,7 @@ struct SamplingBenchOptions : DatasetOptions {
 
 /// A sampling option, and a function that sets it in request number `i`.
 struct Case {
-  const char* name;
+  std::string name;
   std::function<void(SamplingParams&, size_t i)> apply;
   bool needs_tokenizer = false;
 };
@@ -34,12 +37,15 @@ std::vector<int32_t> some_ids(int64_t count, int64_t vocab) {
 
 std::vector<Case> cases(int64_t vocab) {
   using P = SamplingParams;
-  return {
-      {"top_p 0.9", [](P& p, size_t) { p.top_p = 0.9; }},
+  std::vector<Case> all;
+  P::for_each_field([&](const FieldInfo& field, auto member) {
+    if constexpr (std::same_as<decltype(member), double P::*>)
+      if (const double value = field.typical; value != 0)
+        all.push_back(
+            {fmt::format("{} {}", field.name, value), [=](P& p, size_t) { p.*member = value; }});
+  });
+  const std::vector<Case> others = {
       {"top_k 20, top_p 0.95", [](P& p, size_t) { p.top_k = 20, p.top_p = 0.95; }},
-      {"min_p 0.05", [](P& p, size_t) { p.min_p = 0.05; }},
-      {"presence_penalty 1", [](P& p, size_t) { p.presence_penalty = 1; }},
-      {"repetition_penalty 1.1", [](P& p, size_t) { p.repetition_penalty = 1.1; }},
       {"1 in 16 with a penalty",
        [](P& p, size_t i) { p.presence_penalty = i % 16 == 0 ? 1 : p.presence_penalty; }},
       {"logprobs 0", [](P& p, size_t) { p.logprobs = 0; }},
@@ -60,6 +66,8 @@ std::vector<Case> cases(int64_t vocab) {
          p.min_tokens = p.max_tokens;
        }},
   };
+  all.insert(all.end(), others.begin(), others.end());
+  return all;
 }
 
 struct Result {

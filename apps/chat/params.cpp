@@ -10,8 +10,8 @@
 #include "apps/cli/help.h"
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/json.h"
-#include "nanovllm/base/sampling_json.h"
 #include "nanovllm/base/strings/suggestion.h"
+#include "nanovllm/params/sampling_json.h"
 
 namespace nanovllm {
 

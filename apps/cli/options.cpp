@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "nanovllm/base/config.h"
-#include "nanovllm/base/sampling_json.h"
+#include "nanovllm/params/generation_config.h"
 
 namespace nanovllm {
 

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "nanovllm/base/vllm_options.h"
+#include "nanovllm/params/unsupported.h"
 
 namespace nanovllm {
 
@@ -24,11 +24,11 @@ std::vector<std::string> names_of_model(Command command) {
   return model ? model->values() : std::vector<std::string>();
 }
 
-Option add(Command command, const std::string& name, const VllmOption& option) {
+Option add(Command command, const std::string& name, const UnsupportedName& option) {
   const auto check = [command, &option](std::string_view value, const std::string& shown) {
     option.check(value, names_of_model(command), shown);
   };
-  if (option.takes == VllmOption::Takes::kNothing) {
+  if (option.takes == UnsupportedName::Takes::kNothing) {
     const auto set = [=](int64_t count) {
       if (count > 0) check("true", name);
       else check("false", "--no-" + name.substr(2));
@@ -40,24 +40,24 @@ Option add(Command command, const std::string& name, const VllmOption& option) {
     return std::string();
   };
   Option added = command.add_function(name, set, kDescription);
-  return option.takes == VllmOption::Takes::kValues ? added.take_several() : added;
+  return option.takes == UnsupportedName::Takes::kValues ? added.take_several() : added;
 }
 
 }  // namespace
 
 void add_vllm_options(Command command) {
-  const bool has_engine = command.has_option("--max-num-seqs");
+  using Place = UnsupportedName::Place;
   const std::optional<Command> parent = command.parent();
   const bool is_bench = parent && parent->name() == "bench";
-  const auto belongs = [&](VllmOption::Of of) {
-    const bool is_serve = command.name() == "serve";
-    if (of == VllmOption::Of::kServer) return is_serve && !is_bench;
-    if (of == VllmOption::Of::kBenchServe) return is_serve && is_bench;
-    return has_engine && (of == VllmOption::Of::kEngine || is_bench);
-  };
-  for (const VllmOption& option : vllm_options()) {
+  uint32_t places = 0;
+  if (command.has_option("--max-num-seqs"))
+    places |= is_bench ? Place::kEngineOption | Place::kBenchOption : Place::kEngineOption;
+  if (command.name() == "serve")
+    places |= is_bench ? Place::kBenchServeOption : Place::kServeOption;
+  for (const UnsupportedName& option : unsupported_names()) {
     const std::string name = "--" + std::string(option.name);
-    if (belongs(option.of) && !command.has_option(name)) add(command, name, option).group(kHidden);
+    if ((option.places & places) != 0 && !command.has_option(name))
+      add(command, name, option).group(kHidden);
   }
 }
 

@@ -6,9 +6,9 @@
 
 namespace nanovllm {
 
-/// Adds the options of base/vllm_options.h that `command` does not have itself: vLLM's options for
-/// the engine if it has an engine, and the options of vLLM's command with its name. Its help does
-/// not show them.
+/// Adds the options of params/unsupported.h that `command` does not have itself: those of the
+/// engine if it has an engine, and those of vLLM's command of the same name. They are not in its
+/// help.
 void add_vllm_options(Command command);
 
 /// A line for the log that names the given options of `command` that have no effect; empty if there

@@ -262,16 +262,22 @@ void SamplingParams::for_each_field(Visit&& visit) {
          "Sampling temperature; 0: greedy, always the likeliest token", between(0, kMaxFloat),
          "temperature"},
         &P::temperature);
-  visit({"top_p", "--top-p P",
-         "Nucleus sampling: draw from the likeliest tokens whose probabilities add up to P",
-         above(0, 1), "top_p"},
+  visit({.name = "top_p",
+         .option = "--top-p P",
+         .help = "Nucleus sampling: draw from the likeliest tokens whose probabilities add up to P",
+         .allowed = above(0, 1),
+         .generation_config = "top_p",
+         .typical = 0.9},
         &P::top_p);
   visit({"top_k", "--top-k K", "Draw from the K likeliest tokens; 0: from all",
          between(-1, kMaxInt), "top_k"},
         &P::top_k);
-  visit({"min_p", "--min-p P",
-         "Leave out tokens with less than P times the probability of the likeliest one",
-         between(0, 1), "min_p"},
+  visit({.name = "min_p",
+         .option = "--min-p P",
+         .help = "Leave out tokens with less than P times the probability of the likeliest one",
+         .allowed = between(0, 1),
+         .generation_config = "min_p",
+         .typical = 0.05},
         &P::min_p);
   visit({"max_tokens", "-n,--max-tokens TOKENS", "Maximum number of tokens to generate",
          between(1, kMaxInt), "max_new_tokens", kNoMaxTokens},
@@ -288,15 +294,21 @@ void SamplingParams::for_each_field(Visit&& visit) {
         &P::stop);
   visit({"stop_token_ids", "--stop-token-id ID", "Stop at this token (repeatable)"},
         &P::stop_token_ids);
-  visit({"presence_penalty", "--presence-penalty X",
-         "Above 0: make tokens that the answer contains less likely; -2 to 2", between(-2, 2)},
+  visit({.name = "presence_penalty",
+         .option = "--presence-penalty X",
+         .help = "Above 0: make tokens that the answer contains less likely; -2 to 2",
+         .allowed = between(-2, 2),
+         .typical = 1},
         &P::presence_penalty);
   visit({"frequency_penalty", "--frequency-penalty X",
          "The same, in proportion to how often they occur; -2 to 2", between(-2, 2)},
         &P::frequency_penalty);
-  visit({"repetition_penalty", "--repetition-penalty X",
-         "Above 1: make tokens of the prompt and the answer less likely",
-         between(1 / kMaxPenalty, kMaxPenalty), "repetition_penalty"},
+  visit({.name = "repetition_penalty",
+         .option = "--repetition-penalty X",
+         .help = "Above 1: make tokens of the prompt and the answer less likely",
+         .allowed = between(1 / kMaxPenalty, kMaxPenalty),
+         .generation_config = "repetition_penalty",
+         .typical = 1.1},
         &P::repetition_penalty);
   visit({.name = "logit_bias",
          .help = "Added to the logit of each token id, -100 to 100",

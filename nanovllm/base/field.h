@@ -53,6 +53,7 @@ struct FieldInfo {
   bool takes_one_text = false;  ///< JSON and Python accept a single text instead of a list
   bool in_bytes = false;        ///< the command line accepts K, M, G and T, powers of 1,024
   bool takes_auto = false;      ///< the command line and Python accept auto and -1 for 0
+  double typical = 0;           ///< a usual value; `bench sampling` measures its cost. 0: none
 
   /// All names of the option, "-f,--flag", and the long one.
   std::string_view flags() const { return option.substr(0, option.find(' ')); }

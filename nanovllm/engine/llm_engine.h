@@ -10,13 +10,13 @@
 
 #include "nanovllm/base/config.h"
 #include "nanovllm/base/output.h"
-#include "nanovllm/base/trace/trace.h"
 #include "nanovllm/engine/batch_builder.h"
 #include "nanovllm/engine/request_factory.h"
 #include "nanovllm/engine/scheduler.h"
 #include "nanovllm/runtime/ranks/executor.h"
 #include "nanovllm/runtime/setup.h"
 #include "nanovllm/text/tokenizer/tokenizer.h"
+#include "nanovllm/trace/trace.h"
 
 namespace nanovllm {
 

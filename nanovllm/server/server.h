@@ -6,7 +6,7 @@
 
 #include "nanovllm/base/config.h"
 #include "nanovllm/base/json.h"
-#include "nanovllm/base/sampling_json.h"
+#include "nanovllm/params/generation_config.h"
 #include "nanovllm/server/http/cors.h"
 
 namespace nanovllm::server {

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "nanovllm/base/check.h"
+#include "nanovllm/text/messages.h"
 
 namespace nanovllm {
 
@@ -17,11 +18,7 @@ Json take(Json& request, const char* name) {
 
 Json template_variables(Json request) {
   Json messages = take(request, "messages");
-  require(messages.is_array() && !messages.empty(),
-          "messages must be a list of at least one message");
-  for (const Json& message : messages)
-    require(message.is_object() && message.contains("role"),
-            "each message must be an object with a role");
+  check_messages(messages);
   Json variables = take(request, "chat_template_kwargs");
   if (variables.is_null()) variables = Json::object();
   require(variables.is_object(), "chat_template_kwargs must be an object");

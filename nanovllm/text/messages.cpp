@@ -132,15 +132,10 @@ void normalize_thoughts(Json& message) {
 }
 
 void normalize(Json& message, const TemplateTraits& traits) {
-  require(message.is_object() && message.contains("role") && message["role"].is_string(),
-          "must be an object with a role, a text");
   if (role_of(message) == "developer" && !traits.developer) message["role"] = "system";
   if (role_of(message) == "function") message["role"] = "tool";
   normalize_calls(message, traits);
   if (message.contains("tool_calls") && !traits.calls) write_calls(message);
-  require(!message.contains("content") || message["content"].is_null() ||
-              message["content"].is_string() || message["content"].is_array(),
-          "must have a content that is a text, a list of parts, or null");
   if (message.contains("content") && message["content"].is_array()) {
     make_text_parts(message);
     const auto known = traits.reads_parts.find(role_of(message));
@@ -159,7 +154,7 @@ void normalize(Json& message, const TemplateTraits& traits) {
 void split_call_texts(Json& messages) {
   Json split = Json::array();
   for (Json& message : messages) {
-    if (message.is_object() && message.contains("tool_calls") && !message["tool_calls"].empty() &&
+    if (message.contains("tool_calls") && !message["tool_calls"].empty() &&
         message.contains("content") && !is_empty(message["content"])) {
       split.push_back({{"role", "assistant"}, {"content", std::move(message["content"])}});
       message["content"] = "";
@@ -223,9 +218,24 @@ void merge_results(Json& messages) {
 
 }  // namespace
 
+void check_messages(const Json& messages) {
+  require(!messages.is_null(), "messages is missing");
+  require(messages.is_array() && !messages.empty(),
+          "messages must be a list of at least one message");
+  for (size_t i = 0; i < messages.size(); ++i) {
+    const Json& message = messages[i];
+    require(message.is_object(), "messages[{}] must be an object with a role and a content", i);
+    require(message["role"].is_string(), "messages[{}] must have a role, a text", i);
+    const Json& content = message["content"];
+    require(content.is_null() || content.is_string() || content.is_array(),
+            "messages[{}] must have a content that is a text or a list of parts", i);
+  }
+}
+
 void normalize_messages(Json& messages, const TemplateTraits& traits,
                         const std::function<bool(const std::string& role)>& has_role) {
   constexpr std::string_view kKnown[] = {"system", "developer", "user", "assistant", "tool"};
+  check_messages(messages);
   if (traits.calls && !traits.call_texts && traits.two_answers) split_call_texts(messages);
   for (size_t i = 0; i < messages.size(); ++i) {
     try {

@@ -1,9 +1,11 @@
 """Arguments of vLLM that this engine does not have. A script may give them if their values ask for
-nothing, so that it runs as it is; otherwise its results would differ, which is an error."""
+nothing, so that it runs as it is; otherwise its results would differ, which is an error.
+nanovllm/params/unsupported.cpp lists them."""
 
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Container, Iterable, Mapping
 
 from nanovllm import _core
@@ -12,14 +14,15 @@ from nanovllm import _core
 Neutral = Mapping[str, Container[object]]
 
 
-class AnyOf(Container[object]):
-    """All values of these types."""
-
-    def __init__(self, *types: type) -> None:
-        self._types = types
-
+class _AnyList(Container[object]):
     def __contains__(self, value: object) -> bool:
-        return isinstance(value, self._types)
+        return isinstance(value, (list, tuple))
+
+
+def neutral_values(owner: str) -> dict[str, Container[object]]:
+    """Those of the arguments that `owner` has in vLLM."""
+    listed = _core.unsupported_arguments(owner).items()
+    return {name: _AnyList() if text == "LIST" else json.loads(text) for name, text in listed}
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from nanovllm import _core
 from nanovllm._bar import Bar
-from nanovllm._unsupported import AnyOf, Neutral, refuse
+from nanovllm._unsupported import neutral_values, refuse
 from nanovllm.inputs import Prompt, TokenIds, TokensPrompt, split_prompt, to_prompts
 from nanovllm.options import (
     OPTIONS_HELP,
@@ -423,18 +423,7 @@ LLM.__doc__ = f"{LLM.__doc__}\n    The options:\n\n{OPTIONS_HELP}"
 
 
 # vLLM's other arguments, and the ones that generate and chat have.
-_GENERATE_NEUTRAL: Neutral = {
-    "lora_request": (),
-    "priority": AnyOf(list, tuple),
-    "tokenization_kwargs": (),
-    "guided_options_request": (),
-    "prompt_adapter_request": (),
-}
-_CHAT_NEUTRAL: Neutral = {
-    **_GENERATE_NEUTRAL,
-    "chat_template_content_format": ("auto", "string"),
-    "mm_processor_kwargs": (),
-}
+_GENERATE_NEUTRAL, _CHAT_NEUTRAL = neutral_values("generate"), neutral_values("chat")
 _GENERATE_ARGUMENTS = list(inspect.signature(LLM.generate).parameters)[1:]
 _CHAT_ARGUMENTS = list(inspect.signature(LLM.chat).parameters)[1:]
 

@@ -60,7 +60,7 @@ class EngineOptions(TypedDict, total=False):
 
 class LLMOptions(EngineOptions, total=False):
     """The options of LLM, those of its default sampling parameters, and those of vLLM that scripts
-    often give. nanovllm/base/vllm_options.h has all options of vLLM, with the values that LLM
+    often give. nanovllm/params/unsupported.cpp has all options of vLLM, with the values that LLM
     accepts."""
 
     generation_config: str | os.PathLike[str] | None

@@ -7,25 +7,10 @@ from dataclasses import InitVar, dataclass, fields
 from typing import Any
 
 from nanovllm import _core
-from nanovllm._unsupported import Neutral, refuse
+from nanovllm._unsupported import neutral_values, refuse
 from nanovllm.options import describe
 
-# vLLM's other arguments.
-_NEUTRAL: Neutral = {
-    "use_beam_search": (False,),
-    "length_penalty": (1.0,),
-    "early_stopping": (False,),
-    "include_stop_str_in_output": (False,),
-    "spaces_between_special_tokens": (True, False),
-    "truncate_prompt_tokens": (),
-    "guided_decoding": (),
-    "structured_outputs": (),
-    "logits_processors": (),
-    "output_kind": (),
-    "extra_args": (),
-    "flat_logprobs": (False,),
-    "skip_clone": (False, True),
-}
+_NEUTRAL = neutral_values("SamplingParams")  # vLLM's other arguments
 
 
 # nanovllm/base/config.h describes each field; help() shows those texts.
@@ -63,7 +48,8 @@ class SamplingParams:
     best_of: InitVar[int | None] = None  # vLLM's; it may be n
 
     def __post_init__(self, best_of: int | None) -> None:
-        refuse("SamplingParams", {"best_of": best_of}, {"best_of": (1, self.n)}, ())
+        if best_of != self.n:
+            refuse("SamplingParams", {"best_of": best_of}, _NEUTRAL, ())
         _core.validate(self)
 
     def clone(self) -> SamplingParams:

@@ -5,7 +5,6 @@
 #include <set>
 
 #include "nanovllm/base/arguments.h"
-#include "nanovllm/base/sampling_json.h"
 #include "other_values.h"
 
 namespace nanovllm::testing {
@@ -52,32 +51,6 @@ TYPED_TEST(Fields, OutOfRangeAreRefusedByName) {
       if (std::isfinite(field.allowed.most)) refuses(static_cast<Number>(2 * field.allowed.most));
       if constexpr (std::same_as<T, double>) refuses(std::nan(""));
     }
-  });
-}
-
-/// The value as a user writes it on the command line.
-template <class T>
-Json to_json(const T& value) {
-  return value;
-}
-template <class T>
-Json to_json(const std::optional<T>& value) {
-  return *value;
-}
-Json to_json(const std::map<int32_t, double>& value) {
-  Json json = Json::object();
-  for (const auto& [id, bias] : value) json[std::to_string(id)] = bias;
-  return json;
-}
-
-TEST(Fields, EachOneOfSamplingParamsIsReadFromJson) {
-  SamplingParams::for_each_field([&](const FieldInfo& field, auto member) {
-    const SamplingParams expected = with_other_value(field, member);
-    const Json json = {{field.name, to_json(expected.*member)}};
-    EXPECT_EQ(sampling_params_from_json(json, {}, "here"), expected) << json;
-    const Json wrong = {{field.name, Json::array({Json::object()})}};
-    EXPECT_THAT([&] { sampling_params_from_json(wrong, {}, "here"); },
-                ThrowsMessage<UserError>(HasSubstr(std::string("here: ") + field.name)));
   });
 }
 

@@ -2,7 +2,7 @@
 // model.
 
 #include "nanovllm/base/check.h"
-#include "nanovllm/base/sampling_json.h"
+#include "nanovllm/params/generation_config.h"
 #include "nanovllm/server/anthropic/request.h"
 #include "nanovllm/server/http/api_error.h"
 #include "nanovllm/server/openai/limits.h"

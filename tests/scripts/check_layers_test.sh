@@ -7,7 +7,7 @@ check=$1/scripts/check_layers.sh
 tree=$(mktemp -d)
 trap 'rm -rf "$tree"' EXIT
 mkdir -p "$tree/nanovllm/ops/cpu/kernels" "$tree/nanovllm/ops/cuda/gemm/hopper" "$tree/nanovllm/ops/cuda/attention" "$tree/apps/cli" "$tree/python/views"
-(cd "$tree/nanovllm" && mkdir -p base hub text model families runtime engine front)
+(cd "$tree/nanovllm" && mkdir -p base hub params server text trace model families runtime engine front)
 
 plant() { printf '#pragma once\n\n#  include %s\n' "$2" >"$tree/$1"; }
 accepts() {
@@ -24,6 +24,12 @@ refuses() {
 
 accepts nanovllm/engine/a.h '"nanovllm/model/b.h"'
 accepts nanovllm/engine/a.h '"nanovllm/text/b.h"'
+accepts nanovllm/engine/a.h '"nanovllm/trace/b.h"'
+accepts nanovllm/params/a.h '"nanovllm/base/b.h"'
+accepts nanovllm/server/a.cpp '"nanovllm/params/b.h"'
+accepts nanovllm/llm.cpp '"nanovllm/params/b.h"'
+accepts apps/a.cpp '"nanovllm/params/b.h"'
+accepts python/a.cpp '<nanovllm/params/b.h>'
 accepts nanovllm/ops/cpu/kernels/a.cpp '"nanovllm/ops/b.h"'
 accepts nanovllm/ops/cuda/attention/a.cu '<cuda_runtime.h>'
 accepts nanovllm/ops/cuda/gemm/hopper/a.cu '"nanovllm/ops/cuda/attention/b.h"'
@@ -42,6 +48,13 @@ accepts python/a.cpp '"b.h"'
 accepts python/views/a.cpp '"python/b.h"'
 
 refuses nanovllm/base/a.h '"nanovllm/text/b.h"'
+refuses nanovllm/base/a.h '"nanovllm/params/b.h"'
+refuses nanovllm/base/a.h '"nanovllm/trace/b.h"'
+refuses nanovllm/params/a.cpp '"nanovllm/text/b.h"'
+refuses nanovllm/trace/a.cpp '"nanovllm/text/b.h"'
+refuses nanovllm/engine/a.cpp '"nanovllm/params/b.h"'
+refuses nanovllm/runtime/a.cpp '"nanovllm/trace/b.h"'
+refuses nanovllm/server/a.cpp '"nanovllm/trace/b.h"'
 refuses nanovllm/text/a.h '"nanovllm/engine/b.h"'
 refuses nanovllm/engine/a.h '"nanovllm/front/b.h"'
 refuses nanovllm/hub/a.cpp '"nanovllm/text/b.h"'

@@ -200,6 +200,19 @@ const char* const kChatMl =
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
 
+TEST(Messages, AreObjectsWithARoleAndAContent) {
+  for (const auto& [messages, what] :
+       {std::pair("null", "messages is missing"),
+        std::pair("[]", "messages must be a list of at least one message"),
+        std::pair("[5]", "messages[0] must be an object with a role and a content"),
+        std::pair(R"([{"role": "user"}, {"role": 5}])", "messages[1] must have a role, a text"),
+        std::pair(R"([{"role": "user", "content": 5}])",
+                  "messages[0] must have a content that is a text or a list of parts")})
+    EXPECT_THAT([&] { check_messages(Json::parse(messages)); }, ThrowsMessage<UserError>(what));
+  EXPECT_NO_THROW(
+      check_messages(Json::parse(R"([{"role": "a", "content": null}, {"role": "b"}])")));
+}
+
 TEST(Messages, AnUnknownRoleThatTheTemplateLeavesOutIsRefusedByName) {
   const ChatTemplate chat(
       "{% for m in messages %}{% if m.role in ['user', 'assistant'] %}{{ m.role }}: "
@@ -260,9 +273,9 @@ TEST(Messages, WrongShapesAreRefused) {
         << wrong;
   };
   refuse("text", "an object with a role");
-  refuse({{"content", "a"}}, "an object with a role");
-  refuse({{"role", 1}}, "an object with a role");
-  refuse(message("user", 5), "a text, a list of parts, or null");
+  refuse({{"content", "a"}}, "a role, a text");
+  refuse({{"role", 1}}, "a role, a text");
+  refuse(message("user", 5), "a text or a list of parts");
   refuse(message("user", {5}), "neither a text nor an object with a type");
   refuse(message("user", {{{"type", "image_url"}}}), "image_url");
   refuse({{"role", "assistant"}, {"tool_calls", {5}}}, "a function with a name");

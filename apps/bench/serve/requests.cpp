@@ -14,7 +14,7 @@
 #include "apps/bench/nano_vllm.h"
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/json.h"
-#include "nanovllm/base/sampling_json.h"
+#include "nanovllm/params/sampling_json.h"
 #include "nanovllm/server/http/json_text.h"
 
 namespace nanovllm {

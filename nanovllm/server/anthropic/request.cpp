@@ -4,7 +4,7 @@
 #include <string_view>
 #include <utility>
 
-#include "nanovllm/base/sampling_json.h"
+#include "nanovllm/params/sampling_json.h"
 #include "nanovllm/server/openai/request_fields.h"
 
 namespace nanovllm::server {
@@ -163,9 +163,8 @@ void read_thinking(const Json& thinking, Json& chat) {
 
 /// Refuses what would change the answer in a way that this program cannot.
 void refuse_unsupported_messages(const Json& body) {
-  for (const char* name : {"output_format", "mcp_servers", "container"})
-    if (const Json* value = find_field(body, name); value != nullptr && !value->empty())
-      refuse_field(name, "is not supported");
+  for (const auto& [name, value] : body.items())
+    refuse_unsupported_field(name, value, UnsupportedName::kMessages);
   const Json* output = find_field(body, "output_config");
   if (output != nullptr && output->is_object() && find_field(*output, "format") != nullptr)
     throw ApiError(400, "output_config.format is not supported", "output_config");

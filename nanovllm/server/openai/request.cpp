@@ -6,8 +6,8 @@
 #include <string_view>
 #include <utility>
 
-#include "nanovllm/base/openai_fields.h"
-#include "nanovllm/base/sampling_json.h"
+#include "nanovllm/params/sampling_json.h"
+#include "nanovllm/params/unsupported.h"
 #include "nanovllm/server/openai/limits.h"
 #include "nanovllm/server/openai/request_fields.h"
 #include "nanovllm/text/conversation.h"
@@ -56,7 +56,7 @@ Json sampling_of(const Json& body, auto read_elsewhere) {
   for (auto field = body.begin(); field != body.end(); ++field) {
     if (std::ranges::find(read_elsewhere, field.key()) != read_elsewhere.end()) continue;
     if (is_sampling_field(field.key())) sampling[field.key()] = field.value();
-    else naming_field([&] { refuse_unsupported(field.key(), field.value(), /*in_body=*/true); });
+    else refuse_unsupported_field(field.key(), field.value(), UnsupportedName::kBody);
   }
   return sampling;
 }
@@ -139,26 +139,6 @@ std::vector<PromptInput> prompts_of(const Json& body) {
   return prompts;
 }
 
-void check_message(const Json& message, size_t i) {
-  const auto refuse = [&](std::string_view what) {
-    throw ApiError(400, fmt::format("messages[{}] {}", i, what), "messages");
-  };
-  if (!message.is_object()) refuse("must be an object with a role and a content");
-  const Json* role = find_field(message, "role");
-  if (role == nullptr || !role->is_string()) refuse("must have a role, a text");
-  const Json* content = find_field(message, "content");
-  if (content != nullptr && !content->is_string() && !content->is_array())
-    refuse("must have a content that is a text or a list of parts");
-}
-
-void check_messages(const Json& body) {
-  const Json* messages = find_field(body, "messages");
-  if (messages == nullptr) refuse_field("messages", "is missing");
-  if (!messages->is_array() || messages->empty())
-    refuse_field("messages", "must be a list of at least one message");
-  for (size_t i = 0; i < messages->size(); ++i) check_message((*messages)[i], i);
-}
-
 /// Texts of an answer are one text, which can be continued.
 void join_text_parts(Json& answer) {
   const auto content = answer.find("content");
@@ -175,8 +155,7 @@ void join_text_parts(Json& answer) {
 
 /// Whether the last message is an answer that the client has begun and the model continues. Unless
 /// the client says what is meant, it is if the message is the assistant's and has a text.
-bool continues_answer(const Json& body) {
-  const Json& last = body["messages"].back();
+bool continues_answer(const Json& body, const Json& last) {
   const bool is_answer = last["role"] == "assistant";
   if (find_field(body, "continue_final_message") != nullptr) {
     const bool continues = bool_field(body, "continue_final_message", false);
@@ -310,14 +289,14 @@ ChatRequest chat_request(Json body, const SamplingParams& defaults) {
   });
   read_common(body, request, /*add_special_tokens=*/false);
   request.parallel_tool_calls = bool_field(body, "parallel_tool_calls", true);
-  check_messages(body);
-  if (Json& last = body["messages"].back(); last["role"] == "assistant") join_text_parts(last);
-  request.continues_answer = continues_answer(body);
   request.tool_names = read_tools(body);
   Json conversation = Json::object();
   for (const char* name : {"messages", "tools", "chat_template_kwargs", "enable_thinking"})
     if (body.contains(name)) conversation[name] = std::move(body[name]);
   request.variables = naming_field([&] { return template_variables(std::move(conversation)); });
+  Json& last = request.variables["messages"].back();
+  if (last["role"] == "assistant") join_text_parts(last);
+  request.continues_answer = continues_answer(body, last);
   add_variables(body, request.continues_answer, request.variables);
   return request;
 }

@@ -10,7 +10,7 @@
 
 // The bodies of OpenAI's /v1/completions and /v1/chat/completions, with vLLM's additional fields.
 // Fields that are unknown are ignored, as in vLLM. Fields that would change the answer in a way
-// that this program cannot are refused by name (base/openai_fields.h).
+// that this program cannot are refused by name (params/unsupported.h).
 namespace nanovllm::server {
 
 /// A prompt as a client gives it: a text or token ids.

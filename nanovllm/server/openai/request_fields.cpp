@@ -40,4 +40,9 @@ int64_t integer_field(const Json& object, const std::string& name, int64_t absen
   return number.get<int64_t>();
 }
 
+void refuse_unsupported_field(const std::string& name, const Json& value,
+                              UnsupportedName::Place place) {
+  naming_field([&] { refuse_unsupported(name, value, place); });
+}
+
 }  // namespace nanovllm::server

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "nanovllm/base/json.h"
+#include "nanovllm/params/unsupported.h"
 #include "nanovllm/server/http/api_error.h"
 
 // The fields of a request's body. A null counts as an absent field. Every error is an ApiError that
@@ -30,9 +31,12 @@ bool bool_field(const Json& object, const std::string& name, bool absent);
 /// A text that is not empty, of at most kMaxNameBytes. Empty: the field is absent.
 std::string name_field(const Json& object, const std::string& name);
 int64_t integer_field(const Json& object, const std::string& name, int64_t absent);
+/// Refuses a field that asks for what this program cannot (params/unsupported.h).
+void refuse_unsupported_field(const std::string& name, const Json& value,
+                              UnsupportedName::Place place);
 
-/// Calls `read`. A UserError whose text begins with the name of a field becomes the ApiError of
-/// that field. `rename` says how the client calls it.
+/// Calls `read`. A UserError whose text begins with the name of a field, or of an entry of one
+/// ("messages[2]"), becomes the ApiError of that field. `rename` says how the client calls it.
 template <class Read, class Rename = std::identity>
 auto naming_field(Read&& read, Rename&& rename = {}) {
   try {
@@ -41,7 +45,7 @@ auto naming_field(Read&& read, Rename&& rename = {}) {
     throw;
   } catch (const UserError& e) {
     const std::string text = e.what();
-    const size_t end = text.find_first_of(" :");
+    const size_t end = text.find_first_of(" :[");
     if (end == std::string::npos) throw;
     const std::string name = rename(text.substr(0, end));
     throw ApiError(400, name + text.substr(end), name);

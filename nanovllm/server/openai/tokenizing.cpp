@@ -1,8 +1,8 @@
 #include "nanovllm/server/openai/tokenizing.h"
 
 #include "nanovllm/base/json.h"
-#include "nanovllm/base/sampling_json.h"
 #include "nanovllm/base/system/files.h"
+#include "nanovllm/params/sampling_json.h"
 #include "nanovllm/server/conversation/conversation.h"
 #include "nanovllm/server/http/api_error.h"
 #include "nanovllm/server/openai/limits.h"

@@ -7,8 +7,8 @@
 #include <string_view>
 #include <utility>
 
-#include "nanovllm/base/sampling_json.h"
 #include "nanovllm/base/terminal/logging.h"
+#include "nanovllm/params/sampling_json.h"
 #include "nanovllm/server/openai/request_fields.h"
 
 namespace nanovllm::server {
@@ -19,8 +19,6 @@ namespace {
 constexpr auto kResponsesSame = std::to_array<const char*>(
     {"model", "stream", "parallel_tool_calls", "reasoning", "chat_template_kwargs",
      "enable_thinking", "cache_salt", "priority"});
-// What would change the answer, or be more than one.
-constexpr auto kUnsupported = std::to_array<const char*>({"conversation", "prompt"});
 
 // -- Items become messages.
 
@@ -203,9 +201,8 @@ void read_responses_tool_choice(const Json& choice, Json& chat) {
 // -- Other fields
 
 void refuse_unsupported_responses(const Json& body) {
-  for (const char* name : kUnsupported)
-    if (find_field(body, name) != nullptr) refuse_field(name, "is not supported");
-  if (bool_field(body, "background", false)) refuse_field("background", "true is not supported");
+  for (const auto& [name, value] : body.items())
+    refuse_unsupported_field(name, value, UnsupportedName::kResponses);
   const Json* text = find_field(body, "text");
   const Json* format = text != nullptr && text->is_object() ? find_field(*text, "format") : nullptr;
   if (format != nullptr && format->value("type", Json("text")) != "text")

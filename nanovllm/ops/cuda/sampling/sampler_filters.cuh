@@ -2,7 +2,7 @@
 
 #include "nanovllm/ops/cuda/sampling/sampler_row.cuh"
 
-// The filters min_p, top_k and top_p over a Row, and drawing from what they keep.
+// The filters over a Row, and drawing from what they keep.
 //
 // top_k lists the tokens that may be among the best k, few more than k, and sorts them. The rest of
 // the work needs only the list, and so only the thread block that has it. top_p alone needs no

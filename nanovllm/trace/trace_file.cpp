@@ -1,4 +1,4 @@
-#include "nanovllm/base/trace/trace_file.h"
+#include "nanovllm/trace/trace_file.h"
 
 #include <fcntl.h>
 #include <unistd.h>

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "nanovllm/base/output.h"
-#include "nanovllm/base/trace/trace_file.h"
+#include "nanovllm/trace/trace_file.h"
 
 namespace nanovllm {
 

@@ -1,4 +1,4 @@
-#include "nanovllm/base/vllm_options.h"
+#include "nanovllm/params/unsupported.h"
 
 #include <algorithm>
 #include <array>
@@ -9,15 +9,17 @@ namespace nanovllm {
 
 namespace {
 
-using Of = VllmOption::Of;
-using Takes = VllmOption::Takes;
-constexpr Of kEngine = Of::kEngine, kServer = Of::kServer, kBench = Of::kBench,
-             kBenchServe = Of::kBenchServe;
+using Place = UnsupportedName::Place;
+using Takes = UnsupportedName::Takes;
+constexpr uint32_t kEngine = Place::kEngineOption, kServer = Place::kServeOption,
+                   kBench = Place::kBenchOption, kBenchServe = Place::kBenchServeOption,
+                   kLine = Place::kLine, kBody = Place::kBody, kSampling = Place::kSamplingParams,
+                   kCall = Place::kGenerate | Place::kChat;
 constexpr Takes kFlag = Takes::kNothing, kValue = Takes::kValue, kValues = Takes::kValues;
 
-/// Several options with the same rule: `names` are separated by spaces.
+/// Several names with the same rule, separated by spaces.
 struct Row {
-  Of of;
+  uint32_t places;
   Takes takes;
   std::string_view names;
   std::string_view harmless = "*";
@@ -267,6 +269,37 @@ constexpr auto kRows = std::to_array<Row>({
      "use --json, which writes to stdout"},
     {kBenchServe, kValue, "result-dir result-filename", "", "use --json, which writes to stdout"},
     {kBenchServe, kFlag, "profile", "false", "serve --trace FILE writes all steps"},
+
+    // -- Fields of requests, and arguments in Python.
+    {kLine | kBody, kValue, "response_format", R"({"type":"text"})"},
+    {kLine | kBody, kValue, "tool_choice", R"("auto")"},
+    {kLine | kBody, kValue, "guided_json guided_regex guided_choice guided_grammar", ""},
+    {kLine | kBody, kValue, "spaces_between_special_tokens", "true"},
+    {kLine | kBody | kSampling, kValue, "structured_outputs truncate_prompt_tokens", ""},
+    {kLine | kBody | kSampling, kValue, "include_stop_str_in_output", "false"},
+    // A line of one's own may use the names from here on for something else.
+    {kBody, kValue, "parallel_tool_calls include_reasoning add_generation_prompt", "true"},
+    {kBody, kValue, "functions", "[]"},
+    {kBody, kValue, "function_call", R"("auto")"},
+    {kBody, kValue, "modalities", R"(["text"])"},
+    {kBody, kValue, "audio web_search_options chat_template prompt_embeds", ""},
+    {kBody, kValue, "echo continue_final_message return_tokens_as_token_ids", "false"},
+    {kBody, kValue, "suffix", R"("")"},
+    {kBody | kSampling, kValue, "best_of", "1"},  // in Python also the value of n
+    {kBody | kSampling, kValue, "length_penalty", "1.0"},
+    {kBody | kSampling, kValue, "use_beam_search", "false"},
+    {kBody | kSampling, kValue, "logits_processors", "[]"},
+    {kSampling, kValue, "early_stopping flat_logprobs", "false"},
+    {kSampling, kValue, "spaces_between_special_tokens skip_clone", "true|false"},
+    {kSampling, kValue, "guided_decoding output_kind extra_args", ""},
+    {kCall, kValue, "lora_request prompt_adapter_request tokenization_kwargs", ""},
+    {kCall, kValue, "guided_options_request", ""},
+    {kCall, kValue, "priority", "LIST"},  // the order is first come, first served
+    {Place::kChat, kValue, "chat_template_content_format", R"("auto"|"string")"},
+    {Place::kChat, kValue, "mm_processor_kwargs", ""},
+    {Place::kMessages, kValue, "output_format mcp_servers container", "[]|{}"},
+    {Place::kResponses, kValue, "conversation prompt", ""},
+    {Place::kResponses, kValue, "background", "false"},
 });
 
 bool is_one_of(std::string_view text, std::string_view values) {
@@ -278,44 +311,62 @@ bool is_one_of(std::string_view text, std::string_view values) {
   }
 }
 
-std::vector<VllmOption> make_options() {
-  std::vector<VllmOption> options;
+std::vector<UnsupportedName> make_names() {
+  std::vector<UnsupportedName> list;
   for (const Row& row : kRows)
     for (std::string_view names = row.names; !names.empty();) {
       const size_t end = std::min(names.find(' '), names.size());
-      options.push_back({names.substr(0, end), row.of, row.takes, row.harmless, row.reason});
+      list.push_back({names.substr(0, end), row.places, row.takes, row.harmless, row.reason});
       names.remove_prefix(std::min(end + 1, names.size()));
     }
-  return options;
-}
-
-bool is_same_name(std::string_view a, std::string_view b) {
-  return std::ranges::equal(
-      a, b, [](char x, char y) { return (x == '_' ? '-' : x) == (y == '_' ? '-' : y); });
+  std::ranges::stable_sort(list, {}, &UnsupportedName::name);
+  return list;
 }
 
 }  // namespace
 
-bool VllmOption::is_harmless(std::string_view value, std::span<const std::string> model) const {
+bool UnsupportedName::is_harmless(std::string_view value,
+                                  std::span<const std::string> model) const {
   if (harmless == "*" || is_one_of(value, "|None|null|{}|[]") || is_one_of(value, harmless))
     return true;
   return harmless == "MODEL" && std::ranges::find(model, value) != model.end();
 }
 
-void VllmOption::check(std::string_view value, std::span<const std::string> model,
-                       std::string_view shown) const {
+void UnsupportedName::check(std::string_view value, std::span<const std::string> model,
+                            std::string_view shown) const {
   require(is_harmless(value, model), "{} is not supported: {}", shown, reason);
 }
 
-const std::vector<VllmOption>& vllm_options() {
-  static const std::vector<VllmOption> options = make_options();
-  return options;
+std::string UnsupportedName::harmless_json() const {
+  if (harmless == "LIST") return std::string(harmless);
+  std::string list = "[" + std::string(harmless) + "]";
+  std::ranges::replace(list, '|', ',');
+  return list;
 }
 
-const VllmOption* find_vllm_option(std::string_view name) {
-  for (const VllmOption& option : vllm_options())
-    if (option.of != Of::kBenchServe && is_same_name(option.name, name)) return &option;
+const std::vector<UnsupportedName>& unsupported_names() {
+  static const std::vector<UnsupportedName> names = make_names();
+  return names;
+}
+
+const UnsupportedName* find_unsupported(std::string name, uint32_t places) {
+  constexpr uint32_t kOptions = kEngine | kServer | kBench | kBenchServe;
+  if ((places & kOptions) != 0) std::ranges::replace(name, '_', '-');
+  for (const UnsupportedName& found : std::ranges::equal_range(
+           unsupported_names(), std::string_view(name), {}, &UnsupportedName::name))
+    if ((found.places & places) != 0) return &found;
   return nullptr;
+}
+
+bool refuse_unsupported(const std::string& name, const Json& value, uint32_t places) {
+  const UnsupportedName* found = find_unsupported(name, places);
+  if (found == nullptr) return false;
+  const auto asks_for_nothing = [&] {
+    const Json values = Json::parse(found->harmless_json());
+    return std::ranges::find(values, value) != values.end();
+  };
+  require(value.is_null() || asks_for_nothing(), "{} {} is not supported", name, printable(value));
+  return true;
 }
 
 }  // namespace nanovllm

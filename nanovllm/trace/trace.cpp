@@ -1,4 +1,4 @@
-#include "nanovllm/base/trace/trace.h"
+#include "nanovllm/trace/trace.h"
 
 #include <fmt/format.h>
 
