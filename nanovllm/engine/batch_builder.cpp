@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "nanovllm/base/to_size.h"
+
 namespace nanovllm {
 
 namespace {
@@ -19,7 +21,7 @@ void allow_only(const RequestParams& params, std::span<int32_t> mask) {
   if (params.allowed_ids.empty()) return;
   std::vector<int32_t> allowed(mask.size());
   for (const int32_t id : params.allowed_ids)
-    allowed[static_cast<size_t>(id / 32)] |= static_cast<int32_t>(1U << (id % 32));
+    allowed[to_size(id / 32)] |= static_cast<int32_t>(1U << (id % 32));
   for (size_t i = 0; i < mask.size(); ++i) mask[i] &= allowed[i];
 }
 
@@ -32,7 +34,7 @@ void BatchBuilder::add_setup(const Sequence& seq, bool with_lists) {
   setup.slot = seq.slot;
   setup.num_logprobs = static_cast<int32_t>(p.logprobs.value_or(-1));
   setup.num_prompt_logprobs = static_cast<int32_t>(p.prompt_logprobs.value_or(-1));
-  const auto slot = static_cast<size_t>(seq.slot);
+  const auto slot = to_size(seq.slot);
   if (lists_.size() <= slot) lists_.resize(slot + 1);
   const uint64_t lists = with_lists && params.has_lists() ? params.id : 0;
   if (lists == 0) {
@@ -73,15 +75,14 @@ StepInput BatchBuilder::build(const StepPlan& plan, bool with_lists) {
     const int64_t end = row.start + row.num_tokens;
     arrays_.rows.push_back(input);
     for (int64_t i = row.start; i < end; ++i)
-      arrays_.token_ids.push_back(i < seq.num_known() ? seq.token_ids[static_cast<size_t>(i)]
-                                                      : kTokenInFlight);
+      arrays_.token_ids.push_back(i < seq.num_known() ? seq.token_ids[to_size(i)] : kTokenInFlight);
     for (int64_t i = seq.num_blocks_sent; i < std::ssize(seq.block_table); ++i)
       arrays_.block_updates.push_back(
-          {seq.slot, static_cast<int32_t>(i), seq.block_table[static_cast<size_t>(i)]});
+          {seq.slot, static_cast<int32_t>(i), seq.block_table[to_size(i)]});
   }
   for (const ScheduledOutput& output : plan.outputs) {
     const Sequence& seq = *output.seq;
-    const int64_t next = plan.rows[static_cast<size_t>(output.row)].start + output.offset + 1;
+    const int64_t next = plan.rows[to_size(output.row)].start + output.offset + 1;
     arrays_.outputs.push_back({.sequence = seq.id,
                                .slot = seq.slot,
                                .row = static_cast<int32_t>(output.row),
@@ -89,7 +90,7 @@ StepInput BatchBuilder::build(const StepPlan& plan, bool with_lists) {
                                .kind = output.kind});
     if (output.is_late()) arrays_.outputs.back().num_late_words = num_mask_words();
     if (output.kind == OutputKind::kLogprobs)
-      arrays_.outputs.back().target = seq.token_ids[static_cast<size_t>(next)];
+      arrays_.outputs.back().target = seq.token_ids[to_size(next)];
   }
   arrays_.copies = plan.copies;
   arrays_.state_copies = plan.state_copies;
@@ -98,7 +99,7 @@ StepInput BatchBuilder::build(const StepPlan& plan, bool with_lists) {
 
 LateInput BatchBuilder::build_late(const StepPlan& plan) {
   late_arrays_.clear();
-  const auto num_words = static_cast<size_t>(num_mask_words());
+  const auto num_words = to_size(num_mask_words());
   for (size_t i = 0; i < plan.outputs.size(); ++i) {
     const Sequence& seq = *plan.outputs[i].seq;
     if (!plan.outputs[i].is_late() || seq.is_finished()) continue;

@@ -7,6 +7,7 @@
 #include <random>
 
 #include "nanovllm/base/check.h"
+#include "nanovllm/base/to_size.h"
 
 namespace nanovllm {
 
@@ -27,7 +28,7 @@ uint64_t random_number() {
 
 BlockPool::BlockPool(int64_t num_blocks, int64_t block_size, bool enable_prefix_caching,
                      BlockHashFunction hash, int64_t num_kept)
-    : blocks_(static_cast<size_t>(num_blocks)),
+    : blocks_(to_size(num_blocks)),
       block_size_(block_size),
       enable_prefix_caching_(enable_prefix_caching),
       hash_(hash),
@@ -57,8 +58,7 @@ void BlockPool::match_prefix(const Sequence& seq, std::vector<int32_t>& prefix) 
   uint64_t previous = hash_before(seq.cache_salt);
   BlockRef parent;
   for (int64_t end = block_size_; end <= seq.num_known(); end += block_size_) {
-    const auto ids =
-        tokens.subspan(static_cast<size_t>(end - block_size_), static_cast<size_t>(block_size_));
+    const auto ids = tokens.subspan(to_size(end - block_size_), to_size(block_size_));
     const uint64_t h = hash_(previous, ids);
     const auto hit = cached_.find(h);
     if (hit == cached_.end() || !holds(block(hit->second), parent, seq.cache_salt, ids)) return;
@@ -97,7 +97,7 @@ void BlockPool::deallocate(Sequence& seq) {
 
 bool BlockPool::fork(const Sequence& parent, Sequence& child, std::vector<BlockCopy>& copies) {
   check(child.block_table.empty(), "sequence {} already has blocks", child.id);
-  const auto num_full = static_cast<size_t>(parent.num_prompt_tokens / block_size_);
+  const auto num_full = to_size(parent.num_prompt_tokens / block_size_);
   const bool has_copy = parent.num_prompt_tokens % block_size_ != 0;
   if (has_copy && num_free_ == 0) return false;
   for (size_t i = 0; i < num_full; ++i) {
@@ -118,8 +118,7 @@ void BlockPool::register_blocks(Sequence& seq, int64_t limit) {
   const std::span<const int32_t> tokens = seq.token_ids;
   for (; (seq.num_hashed + 1) * block_size_ <= limit; ++seq.num_hashed) {
     const bool first = seq.num_hashed == 0;
-    const auto ids = tokens.subspan(static_cast<size_t>(seq.num_hashed * block_size_),
-                                    static_cast<size_t>(block_size_));
+    const auto ids = tokens.subspan(to_size(seq.num_hashed * block_size_), to_size(block_size_));
     const uint64_t h = hash_(first ? hash_before(seq.cache_salt) : *seq.last_hash, ids);
     const BlockRef parent = seq.last_block;
     seq.last_hash = h;
@@ -139,7 +138,7 @@ void BlockPool::register_blocks(Sequence& seq, int64_t limit) {
       }
       other.hash.reset();  // its parent was reused: no lookup can reach it
     }
-    const int32_t id = seq.block_table[static_cast<size_t>(seq.num_hashed)];
+    const int32_t id = seq.block_table[to_size(seq.num_hashed)];
     Block& b = block(id);
     b.hash = h;
     b.parent = parent;

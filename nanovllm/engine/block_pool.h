@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "nanovllm/base/output.h"
+#include "nanovllm/base/to_size.h"
 #include "nanovllm/engine/sequence.h"
 #include "nanovllm/ops/kv_cache.h"
 
@@ -77,8 +78,8 @@ class BlockPool {
     std::vector<int32_t> token_ids;
   };
 
-  Block& block(int32_t id) { return blocks_[static_cast<size_t>(id)]; }
-  const Block& block(int32_t id) const { return blocks_[static_cast<size_t>(id)]; }
+  Block& block(int32_t id) { return blocks_[to_size(id)]; }
+  const Block& block(int32_t id) const { return blocks_[to_size(id)]; }
   bool holds(const Block& b, const BlockRef& parent, const CacheSalt& salt,
              std::span<const int32_t> ids) const;
   uint64_t hash_before(const CacheSalt& salt) const;

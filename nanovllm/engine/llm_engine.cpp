@@ -11,6 +11,7 @@
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/system/clock.h"
 #include "nanovllm/base/system/files.h"
+#include "nanovllm/base/to_size.h"
 #include "nanovllm/runtime/setup.h"
 
 namespace nanovllm {
@@ -187,7 +188,7 @@ void LLMEngine::apply(const StepPlan& plan, const StepOutput& output, double now
   std::span<const Logprob> rest = output.logprobs;
   for (size_t i = 0; i < plan.outputs.size(); ++i) {
     const OutputValue& value = output.values[i];
-    const auto count = static_cast<size_t>(value.num_logprobs);
+    const auto count = to_size(value.num_logprobs);
     const auto request = requests_.find(plan.outputs[i].seq->request_id);
     if (value.kind == OutputKind::kLogprobs && request != requests_.end())
       request->second->set_prompt_logprobs(value.position, rest.first(count));

@@ -8,6 +8,7 @@
 
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/system/clock.h"
+#include "nanovllm/base/to_size.h"
 #include "nanovllm/text/tokenizer/tokenizer.h"
 
 namespace nanovllm {
@@ -17,13 +18,12 @@ namespace {
 /// Whether the request's own restrictions leave no token to draw next.
 bool allows_no_token(const Sequence& seq, int64_t vocab_size) {
   const RequestParams& params = *seq.params;
-  const std::span answer =
-      std::span(seq.token_ids).subspan(static_cast<size_t>(seq.num_prompt_tokens));
+  const std::span answer = std::span(seq.token_ids).subspan(to_size(seq.num_prompt_tokens));
   std::vector<int32_t> forbidden;
   if (std::ssize(answer) < params.given.min_tokens) forbidden = params.stop_ids;
   const std::span words(params.bad_words);
-  for (size_t i = 0; i < words.size(); i += static_cast<size_t>(words[i]) + 1) {
-    const std::span word = words.subspan(i + 1, static_cast<size_t>(words[i]));
+  for (size_t i = 0; i < words.size(); i += to_size(words[i]) + 1) {
+    const std::span word = words.subspan(i + 1, to_size(words[i]));
     const std::span before = word.first(word.size() - 1);
     if (before.size() <= answer.size() && std::ranges::equal(before, answer.last(before.size())))
       forbidden.push_back(word.back());
@@ -49,7 +49,7 @@ Request::Request(std::vector<int32_t> prompt, std::shared_ptr<const RequestParam
     : params_(std::move(params)),
       tokenizer_(std::move(tokenizer)),
       vocab_size_(vocab_size),
-      choices_(static_cast<size_t>(params_->given.n)),
+      choices_(to_size(params_->given.n)),
       num_running_(choices_.size()) {
   output_.prompt_token_ids = std::move(prompt);
   output_.arrival_time = steady_seconds();
@@ -80,7 +80,7 @@ void Request::set_ids(uint64_t id, uint64_t first_sequence) {
 bool Request::apply(const SequenceUpdate& change, const StepOutput& output, double now,
                     RequestUpdate& update) {
   const Sequence& seq = *change.seq;
-  Choice& choice = choices_[static_cast<size_t>(seq.choice)];
+  Choice& choice = choices_[to_size(seq.choice)];
   update.begin(id(), seq.choice, now);
   if (change.status == RowStatus::kOk) {
     const int32_t token = seq.token_ids.back();
@@ -128,7 +128,7 @@ void Request::add_text(Choice& choice, const std::string& piece, std::string& ne
 }
 
 void Request::set_prompt_logprobs(int64_t position, std::span<const Logprob> entries) {
-  output_.prompt_logprobs.at(static_cast<size_t>(position)) = {entries.begin(), entries.end()};
+  output_.prompt_logprobs.at(to_size(position)) = {entries.begin(), entries.end()};
 }
 
 void Request::end_all(const std::function<RequestUpdate&()>& next_update) {

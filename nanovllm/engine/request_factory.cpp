@@ -7,6 +7,7 @@
 #include "nanovllm/base/ceil_div.h"
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/strings/utf8.h"
+#include "nanovllm/base/to_size.h"
 #include "nanovllm/engine/end_tokens.h"
 #include "nanovllm/text/bad_words.h"
 
@@ -81,11 +82,11 @@ std::shared_ptr<const RequestParams> RequestFactory::prepare(const SamplingParam
   sort_unique(made.stop_ids);
   if (!given.bad_words.empty()) made.bad_words = encode_bad_words(given.bad_words, *tokenizer_);
   if (given.allowed_token_ids) sort_unique(made.allowed_ids = *given.allowed_token_ids);
-  const auto words = static_cast<size_t>(ceil_div(vocab_size_, 32));
+  const auto words = to_size(ceil_div(vocab_size_, 32));
   if (made.allowed_ids.size() > words) {
     made.allowed_mask.resize(words);
     for (const int32_t id : std::exchange(made.allowed_ids, {}))
-      made.allowed_mask[static_cast<size_t>(id / 32)] |= static_cast<int32_t>(1U << (id % 32));
+      made.allowed_mask[to_size(id / 32)] |= static_cast<int32_t>(1U << (id % 32));
   }
   auto shared = std::make_shared<const RequestParams>(std::move(made));
   const std::lock_guard lock(mutex_);

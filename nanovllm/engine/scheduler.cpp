@@ -4,6 +4,7 @@
 #include <new>
 
 #include "nanovllm/base/check.h"
+#include "nanovllm/base/to_size.h"
 
 namespace nanovllm {
 
@@ -241,7 +242,7 @@ void Scheduler::postprocess(const StepPlan& plan, const StepOutput& output,
           std::max<int64_t>(seq.num_prompt_logprobs_read, drawn.position);
     if (drawn.kind != OutputKind::kToken) continue;
     const size_t first_logprob = next_logprob;
-    next_logprob += static_cast<size_t>(drawn.num_logprobs);
+    next_logprob += to_size(drawn.num_logprobs);
     if (seq.is_finished()) continue;
     --seq.num_unread;
     FinishReason reason =
@@ -255,7 +256,7 @@ void Scheduler::postprocess(const StepPlan& plan, const StepOutput& output,
     } else {
       cache_.forget(seq);
     }
-    updates.push_back({&seq, drawn.status, first_logprob, static_cast<size_t>(drawn.num_logprobs)});
+    updates.push_back({&seq, drawn.status, first_logprob, to_size(drawn.num_logprobs)});
     if (reason != FinishReason::kNone) finish(seq, reason);
   }
   // A finished sequence exists until no submitted step has a row of it (`cleanup.in-flight`).

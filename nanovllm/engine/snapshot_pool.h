@@ -6,6 +6,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "nanovllm/base/to_size.h"
 #include "nanovllm/engine/sequence.h"
 
 namespace nanovllm {
@@ -44,9 +45,7 @@ class SnapshotPool {
   int64_t size() const { return std::ssize(order_); }
 
  private:
-  std::list<Snapshot>::iterator at(int32_t number) const {
-    return places_[static_cast<size_t>(number)];
-  }
+  std::list<Snapshot>::iterator at(int32_t number) const { return places_[to_size(number)]; }
 
   std::list<Snapshot> order_;                          // the one that is replaced next comes first
   std::vector<std::list<Snapshot>::iterator> places_;  // by number

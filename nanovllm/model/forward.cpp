@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "nanovllm/base/check.h"
+#include "nanovllm/base/to_size.h"
 
 namespace nanovllm {
 
@@ -79,9 +80,8 @@ size_t Activations::bytes(const ModelSpec& spec, DType dtype, int64_t max_tokens
   if (experts.num_experts > 0)
     floats += max_tokens * (experts.num_experts + 4 * experts.experts_per_token) +
               5 * experts.num_experts + 2;
-  return static_cast<size_t>(max_tokens * per_token + max_rows * 2 * spec.hidden_size) *
-             dtype_size(dtype) +
-         static_cast<size_t>(floats) * sizeof(float);
+  return to_size(max_tokens * per_token + max_rows * 2 * spec.hidden_size) * dtype_size(dtype) +
+         to_size(floats) * sizeof(float);
 }
 
 namespace {
@@ -236,7 +236,7 @@ std::optional<Residual> forward(Backend& backend, const Model& model, const KvCa
                                 const Step& step, const std::optional<Tensor>& rows,
                                 Activations& activations, int64_t num_layers) {
   const int64_t num_tokens = step.num_tokens();
-  const auto count = static_cast<size_t>(std::min(num_layers, model.spec.num_layers()));
+  const auto count = to_size(std::min(num_layers, model.spec.num_layers()));
   check(num_tokens <= activations.residual.shape[0], "a step of {} tokens in activations for {}",
         num_tokens, activations.residual.shape[0]);
   Residual residual(activations.residual.rows(0, num_tokens),

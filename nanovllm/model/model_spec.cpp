@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "nanovllm/base/to_size.h"
 #include "nanovllm/ops/kv_cache.h"
 
 namespace nanovllm {
@@ -36,7 +37,7 @@ size_t ModelSpec::weight_bytes(DType dtype, bool on_gpu) const {
   auto bytes = size * static_cast<double>(num_parameters());
   const bool keeps =
       quantization && dtype != DType::kF32 && !(on_gpu && quantization->column_unit == 0);
-  if (!keeps) return static_cast<size_t>(bytes);
+  if (!keeps) return to_size(bytes);
   int64_t most_rows = 0;  // the most rows of an MLP's matrix
   for (size_t i = 0; i < layers.size(); ++i) {
     const AttentionSpec& a = layers[i].attention;
@@ -53,16 +54,16 @@ size_t ModelSpec::weight_bytes(DType dtype, bool on_gpu) const {
   }
   // With many tokens a GPU dequantizes one weight at a time.
   if (on_gpu) bytes += size * static_cast<double>(2 * most_rows * hidden_size);
-  return static_cast<size_t>(bytes);
+  return to_size(bytes);
 }
 
 size_t ModelSpec::kv_bytes_per_token(DType dtype) const {
-  return static_cast<size_t>(2 * num_layers() * attention().num_kv_heads) *
+  return to_size(2 * num_layers() * attention().num_kv_heads) *
          kv_key_bytes(dtype, attention().head_dim);
 }
 
 size_t ModelSpec::rope_bytes_per_position() const {
-  return ropes.size() * static_cast<size_t>(attention().head_dim) * sizeof(float);
+  return ropes.size() * to_size(attention().head_dim) * sizeof(float);
 }
 
 }  // namespace nanovllm

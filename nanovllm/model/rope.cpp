@@ -4,6 +4,8 @@
 #include <cmath>
 #include <numbers>
 
+#include "nanovllm/base/to_size.h"
+
 namespace nanovllm {
 
 namespace {
@@ -56,7 +58,7 @@ float yarn_frequency(const RopeConfig& rope, const YarnRamp& ramp, float power, 
 }  // namespace
 
 std::vector<float> rope_frequencies(const RopeConfig& rope, int64_t head_dim) {
-  std::vector<float> frequencies(static_cast<size_t>(head_dim / 2));
+  std::vector<float> frequencies(to_size(head_dim / 2));
   if (rope.is_identity) return frequencies;
   const bool is_yarn = rope.scaling == RopeConfig::Scaling::kYarn;
   const YarnRamp ramp = is_yarn ? yarn_ramp(rope, head_dim) : YarnRamp();
@@ -77,7 +79,7 @@ RopeTables rope_tables(const RopeConfig& rope, int64_t head_dim, int64_t num_pos
   const std::vector<float> frequencies = rope_frequencies(rope, head_dim);
   const auto scale = static_cast<float>(rope.attention_factor);
   RopeTables tables;
-  tables.cos.reserve(static_cast<size_t>(num_positions) * frequencies.size());
+  tables.cos.reserve(to_size(num_positions) * frequencies.size());
   tables.sin.reserve(tables.cos.capacity());
   for (int64_t position = first; position < first + num_positions; ++position) {
     for (const float frequency : frequencies) {

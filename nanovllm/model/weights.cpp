@@ -9,6 +9,7 @@
 
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/system/machine.h"
+#include "nanovllm/base/to_size.h"
 #include "nanovllm/checkpoint/dummy_weights.h"
 #include "nanovllm/model/rope.h"
 
@@ -113,15 +114,14 @@ class Loader {
 /// by the first rank that has it.
 std::vector<float> counted_columns(const ModelSpec& spec, const LayerSpec& layer,
                                    const LayerShard& shard, Rank rank) {
-  std::vector<bool> is_counted(static_cast<size_t>(layer.attention.num_kv_heads));
+  std::vector<bool> is_counted(to_size(layer.attention.num_kv_heads));
   for (int r = 0; r < rank.index; ++r)
     for (const int64_t head : make_layer_shard(spec, layer, {r, rank.world}).kv_heads)
-      is_counted[static_cast<size_t>(head)] = true;
+      is_counted[to_size(head)] = true;
   std::vector<float> counted;
   for (const int64_t head : shard.kv_heads) {
-    const auto i = static_cast<size_t>(head);
-    counted.insert(counted.end(), static_cast<size_t>(layer.attention.head_dim),
-                   is_counted[i] ? 0.0f : 1.0f);
+    const auto i = to_size(head);
+    counted.insert(counted.end(), to_size(layer.attention.head_dim), is_counted[i] ? 0.0f : 1.0f);
     is_counted[i] = true;
   }
   return counted;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "nanovllm/base/to_size.h"
+
 namespace nanovllm {
 
 void Step::clear() {
@@ -21,7 +23,7 @@ bool Step::has_outputs_in_order() const {
   int32_t row = 0, offset = 0;
   for (const OutputPlace& output : outputs) {
     if (output.row != row || output.offset != offset) return false;
-    if (++offset == rows[static_cast<size_t>(row)].num_tokens) ++row, offset = 0;
+    if (++offset == rows[to_size(row)].num_tokens) ++row, offset = 0;
   }
   return true;
 }
@@ -66,7 +68,7 @@ void derive(Step& step, const KvCache& kv, DerivedArrays& arrays) {
     if (last == kTokenInFlight) last = step.last_tokens.as<const int32_t>()[slot];
   }
   for (const OutputPlace& output : step.outputs)
-    output_rows.push_back(cu_seqlens_q[static_cast<size_t>(output.row)] + output.offset);
+    output_rows.push_back(cu_seqlens_q[to_size(output.row)] + output.offset);
   const auto view = [](std::vector<int32_t>& array) {
     return Tensor(array.data(), DType::kI32, std::ssize(array));
   };

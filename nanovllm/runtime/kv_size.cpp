@@ -5,6 +5,7 @@
 
 #include "nanovllm/base/ceil_div.h"
 #include "nanovllm/base/check.h"
+#include "nanovllm/base/to_size.h"
 
 namespace nanovllm {
 
@@ -25,21 +26,20 @@ KvSize size_kv_cache(const EngineConfig& config, const ModelSpec& model, DType k
   require(asked_len == 0 || asked_len >= 2,
           "--max-model-len is {}; it must be at least 2, for a prompt and an answer", asked_len);
   const int64_t wanted_len = asked_len > 0 ? asked_len : model.max_position_embeddings;
-  const size_t block_bytes =
-      model.kv_bytes_per_token(kv_dtype) * static_cast<size_t>(config.block_size);
+  const size_t block_bytes = model.kv_bytes_per_token(kv_dtype) * to_size(config.block_size);
   const int64_t blocks_for_one = ceil_div(wanted_len, config.block_size);
   // The bytes for each block of the longest sequence in what grows with it. On a GPU, prefill
   // attention reads 16-bit copies of one layer's keys if the cache is of e4m3.
   const bool copies = config.device == "cuda" && kv_dtype == DType::kE4M3;
   const AttentionSpec& attention = model.attention();
-  const size_t copy_bytes = copies ? 2 * static_cast<size_t>(attention.num_kv_heads) *
-                                         kv_key_bytes(DType::kF16, attention.head_dim)
-                                   : 0;
+  const size_t copy_bytes =
+      copies ? 2 * to_size(attention.num_kv_heads) * kv_key_bytes(DType::kF16, attention.head_dim)
+             : 0;
   const size_t length_bytes =
-      (model.rope_bytes_per_position() + copy_bytes) * static_cast<size_t>(config.block_size) +
-      static_cast<size_t>(config.max_num_seqs) * sizeof(int32_t);
+      (model.rope_bytes_per_position() + copy_bytes) * to_size(config.block_size) +
+      to_size(config.max_num_seqs) * sizeof(int32_t);
 
-  if (config.kv_cache_memory_bytes > 0) bytes = static_cast<size_t>(config.kv_cache_memory_bytes);
+  if (config.kv_cache_memory_bytes > 0) bytes = to_size(config.kv_cache_memory_bytes);
   KvSize size;
   if (config.num_gpu_blocks_override > 0) {
     size.num_blocks = config.num_gpu_blocks_override;
@@ -50,7 +50,7 @@ KvSize size_kv_cache(const EngineConfig& config, const ModelSpec& model, DType k
     size.num_blocks = static_cast<int64_t>(bytes / block_bytes);
     if (config.kv_cache_memory_bytes == 0) {
       // The longest sequence has all blocks, but at most blocks_for_one.
-      const auto longest = static_cast<size_t>(blocks_for_one);
+      const auto longest = to_size(blocks_for_one);
       size_t blocks = bytes / (block_bytes + length_bytes);
       if (blocks > longest) blocks = (bytes - longest * length_bytes) / block_bytes;
       size.num_blocks =
@@ -72,7 +72,7 @@ KvSize size_kv_cache(const EngineConfig& config, const ModelSpec& model, DType k
           "--max-model-len is {}; the KV cache holds {} tokens ({} block{} of {}): lower it to {}, "
           "or give more with --kv-cache-memory-bytes {} or --num-gpu-blocks-override {}{}",
           asked_len, capacity, size.num_blocks, size.num_blocks == 1 ? "" : "s", config.block_size,
-          capacity, static_cast<size_t>(blocks_for_one) * block_bytes, blocks_for_one, where);
+          capacity, to_size(blocks_for_one) * block_bytes, blocks_for_one, where);
   size.max_model_len = std::min(wanted_len, capacity);
   return size;
 }

@@ -6,6 +6,7 @@
 
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/system/clock.h"
+#include "nanovllm/base/to_size.h"
 
 namespace nanovllm {
 
@@ -34,15 +35,14 @@ void ModelRunner::allocate_cache(const EngineSetup& setup) {
          .num_kv_heads = model_.spec.attention().num_kv_heads,
          .head_dim = model_.spec.attention().head_dim};
   try {
-    buffers_.push_back(
-        backend_->allocate(kv_.block_bytes() * static_cast<size_t>(setup.num_blocks)));
+    buffers_.push_back(backend_->allocate(kv_.block_bytes() * to_size(setup.num_blocks)));
   } catch (const UserError& error) {
     fail("the KV cache of {} blocks: {}; make it smaller with --kv-cache-memory-bytes",
          setup.num_blocks, error.what());
   }
   kv_.data = buffers_.back().get();
   const auto allocate_ints = [&](auto... sizes) -> Tensor {
-    buffers_.push_back(backend_->allocate(static_cast<size_t>((sizes * ...)) * sizeof(int32_t)));
+    buffers_.push_back(backend_->allocate(to_size((sizes * ...)) * sizeof(int32_t)));
     return {buffers_.back().get(), DType::kI32, sizes...};
   };
   kv_.block_tables = allocate_ints(setup.config.max_num_seqs, setup.max_blocks_per_seq());
@@ -125,8 +125,8 @@ void ModelRunner::complete(const LateInput& late) {
   check(late_logits_.has_value(), "no step needs a late part");
   std::span<const int32_t> words = late.mask_words;
   for (const LateMask& mask : late.masks) {
-    SampleRow& row = backend_->step().samples.at(static_cast<size_t>(mask.output));
-    const auto count = static_cast<size_t>(row.num_late_words);
+    SampleRow& row = backend_->step().samples.at(to_size(mask.output));
+    const auto count = to_size(row.num_late_words);
     row.allowed_mask = words.first(count);
     words = words.subspan(count);
   }
@@ -188,7 +188,7 @@ void ModelRunner::start_outputs(const StepInput& input, Flight& flight) {
     check(output.kind != OutputKind::kPooled, "this model's hidden states are no outputs");
     const bool is_drawn = output.kind == OutputKind::kToken;
     const Slot& slot = state_.slot(output.slot);
-    const StepRow& row = input.rows[static_cast<size_t>(output.row)];
+    const StepRow& row = input.rows[to_size(output.row)];
     const int32_t k = is_drawn ? slot.setup().num_logprobs : slot.setup().num_prompt_logprobs;
     flight.output.values.push_back({.sequence = output.sequence,
                                     .kind = output.kind,

@@ -4,6 +4,7 @@
 #include <new>
 
 #include "nanovllm/base/check.h"
+#include "nanovllm/base/to_size.h"
 
 namespace nanovllm {
 
@@ -11,8 +12,8 @@ void Slot::start(const SlotSetup& setup, std::span<const int32_t>& ids,
                  std::span<const TokenBias>& biases, const Slot* same) {
   static const auto no_lists = std::make_shared<const Lists>();
   const auto take = [](auto& from, int32_t count) {
-    const auto taken = from.first(static_cast<size_t>(count));
-    from = from.subspan(static_cast<size_t>(count));
+    const auto taken = from.first(to_size(count));
+    from = from.subspan(to_size(count));
     return taken;
   };
   const auto masked = take(ids, setup.num_masked_ids), allowed = take(ids, setup.num_allowed_ids),
@@ -39,7 +40,7 @@ void Slot::start(const SlotSetup& setup, std::span<const int32_t>& ids,
 
 void Slot::take_tokens(std::span<const int32_t> ids) {
   for (size_t i = 0; i < ids.size(); ++i) {
-    if (i >= static_cast<size_t>(setup_.num_prompt_tokens)) push(ids[i]);
+    if (i >= to_size(setup_.num_prompt_tokens)) push(ids[i]);
     else if (setup_.has_penalties()) count(ids[i], 0);
   }
 }
@@ -89,7 +90,7 @@ SampleRow Slot::sample_row(int32_t position) {
 }
 
 RankState::RankState(int64_t max_num_seqs, int64_t block_size)
-    : slots_(static_cast<size_t>(max_num_seqs)), block_size_(block_size) {}
+    : slots_(to_size(max_num_seqs)), block_size_(block_size) {}
 
 void RankState::apply(const StepInput& input) {
   std::span<const int32_t> setup_ids = input.setup_ids;
@@ -118,7 +119,7 @@ void RankState::write(const StepInput& input, Step& step) {
     step.outputs.push_back({output.row, output.offset, is_drawn ? output.slot : -1});
     if (!is_drawn) continue;
     check(step.samples.size() + 1 == step.outputs.size(), "a token after other outputs");
-    const StepRow& row = input.rows[static_cast<size_t>(output.row)];
+    const StepRow& row = input.rows[to_size(output.row)];
     step.samples.push_back(slot(output.slot).sample_row(row.start + output.offset + 1));
     if (output.num_late_words == 0) continue;
     SampleRow& sample = step.samples.back();

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "nanovllm/base/to_size.h"
 #include "nanovllm/ops/step.h"
 #include "nanovllm/runtime/step_io.h"
 
@@ -74,7 +75,7 @@ class RankState {
   void apply(const StepInput& input);
   /// Writes the step's first part; the SampleRows are valid until the slots change.
   void write(const StepInput& input, Step& step);
-  Slot& slot(int32_t i) { return slots_[static_cast<size_t>(i)]; }
+  Slot& slot(int32_t i) { return slots_[to_size(i)]; }
   int64_t num_slots() const { return static_cast<int64_t>(slots_.size()); }
 
  private:

@@ -5,6 +5,7 @@
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/system/machine.h"
 #include "nanovllm/base/terminal/logging.h"
+#include "nanovllm/base/to_size.h"
 #include "nanovllm/model/forward.h"
 #include "nanovllm/model/shard.h"
 #include "nanovllm/model/weights.h"
@@ -44,7 +45,7 @@ size_t cache_bytes(const EngineSetup& setup, const ModelSpec& own, const Memory&
             "memory, raise its limit (ulimit, container) or use a smaller model",
             gib(setup.weight_bytes), dtype_name(setup.dtype), gib(memory.total), gib(memory.free));
     return cpu_kv_bytes(memory.free - std::min(memory.free, setup.weight_bytes)) /
-           static_cast<size_t>(config.tensor_parallel_size);
+           to_size(config.tensor_parallel_size);
   }
   const size_t to_come =
       own.weight_bytes(setup.dtype, /*on_gpu=*/true) + kCudaReserve +
@@ -110,9 +111,9 @@ EngineSetup resolve_setup(const std::string& model, const EngineConfig& given, B
   setup.num_blocks = kv.num_blocks;
   // Memory that the user did not give to the cache should not fill up with idle prefixes.
   if (!cuda && !sizes_cache(config))
-    setup.num_kept_blocks = static_cast<int64_t>(
-        std::max(kKeptCpuBytes, setup.weight_bytes) / static_cast<size_t>(world) /
-        (own.kv_bytes_per_token(setup.kv_dtype) * static_cast<size_t>(config.block_size)));
+    setup.num_kept_blocks =
+        static_cast<int64_t>(std::max(kKeptCpuBytes, setup.weight_bytes) / to_size(world) /
+                             (own.kv_bytes_per_token(setup.kv_dtype) * to_size(config.block_size)));
   config.max_model_len = kv.max_model_len;
   // No step has more sequences than there are blocks, nor more tokens than fit in them.
   config.max_num_seqs = std::min(config.max_num_seqs, kv.num_blocks);

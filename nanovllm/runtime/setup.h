@@ -7,6 +7,7 @@
 
 #include "nanovllm/base/ceil_div.h"
 #include "nanovllm/base/config.h"
+#include "nanovllm/base/to_size.h"
 #include "nanovllm/checkpoint/checkpoint.h"
 #include "nanovllm/families/load.h"
 #include "nanovllm/model/model_spec.h"
@@ -33,7 +34,7 @@ struct EngineSetup {
   int64_t max_blocks_per_seq() const { return ceil_div(config.max_model_len, config.block_size); }
   /// Bytes of the block tables of each rank's backend.
   size_t table_bytes() const {
-    return static_cast<size_t>(config.max_num_seqs * max_blocks_per_seq()) * sizeof(int32_t);
+    return to_size(config.max_num_seqs * max_blocks_per_seq()) * sizeof(int32_t);
   }
 };
 

@@ -6,6 +6,7 @@
 
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/system/futex.h"
+#include "nanovllm/base/to_size.h"
 
 namespace nanovllm {
 
@@ -24,7 +25,7 @@ void StepChannel::send(Kind kind, std::span<const std::byte> bytes) {
   for (size_t at = 0; at < bytes.size(); at += kSlotBytes) {
     const uint32_t slot = shared_.num_slots_sent.value.load(std::memory_order_relaxed);
     for (int r = 1; r < ranks_.rank().world; ++r) {
-      const std::atomic<uint32_t>& read = shared_.num_slots_read[static_cast<size_t>(r)].value;
+      const std::atomic<uint32_t>& read = shared_.num_slots_read[to_size(r)].value;
       for (uint32_t seen = read; slot - seen >= kNumSlots; seen = read) {
         if (ranks_.aborted()) ranks_.throw_aborted();
         futex_wait(read, seen, /*milliseconds=*/1);
@@ -45,7 +46,7 @@ void StepChannel::stop() {
 }
 
 bool StepChannel::wait_for_slot(int milliseconds) {
-  const uint32_t read = shared_.num_slots_read[static_cast<size_t>(ranks_.rank().index)].value;
+  const uint32_t read = shared_.num_slots_read[to_size(ranks_.rank().index)].value;
   const std::atomic<uint32_t>& sent = shared_.num_slots_sent.value;
   for (int polls = 0; sent == read && polls < ranks_.polls_before_sleep(); ++polls)
     __builtin_ia32_pause();
@@ -57,8 +58,7 @@ bool StepChannel::wait_for_slot(int milliseconds) {
 }
 
 StepChannel::Received StepChannel::receive(int milliseconds) {
-  std::atomic<uint32_t>& read =
-      shared_.num_slots_read[static_cast<size_t>(ranks_.rank().index)].value;
+  std::atomic<uint32_t>& read = shared_.num_slots_read[to_size(ranks_.rank().index)].value;
   Kind kind = Kind::kStep;
   uint64_t size = sizeof size;  // the first number of every message
   for (size_t at = 0; at < size; at += kSlotBytes) {
@@ -77,14 +77,14 @@ StepChannel::Received StepChannel::receive(int milliseconds) {
 }
 
 void StepChannel::done() {
-  ++shared_.num_steps_done[static_cast<size_t>(ranks_.rank().index)].value;
+  ++shared_.num_steps_done[to_size(ranks_.rank().index)].value;
   ++ranks_.progress();
 }
 
 bool StepChannel::is_busy() const {
   const uint32_t sent = shared_.num_steps_sent.value;
   for (int r = 1; r < ranks_.rank().world; ++r)
-    if (shared_.num_steps_done[static_cast<size_t>(r)].value != sent) return true;
+    if (shared_.num_steps_done[to_size(r)].value != sent) return true;
   return false;
 }
 

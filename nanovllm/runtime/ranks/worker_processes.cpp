@@ -16,6 +16,7 @@
 
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/system/threads.h"
+#include "nanovllm/base/to_size.h"
 
 namespace nanovllm {
 
@@ -63,7 +64,7 @@ WorkerProcesses::WorkerProcesses(const std::string& binary,
                                  double step_timeout)
     : binary_(binary),
       memory_(world),
-      workers_(static_cast<size_t>(world - 1)),
+      workers_(to_size(world - 1)),
       wake_(eventfd(0, EFD_CLOEXEC)) {
   check_system(wake_.get() >= 0, "eventfd");
   try {
@@ -95,7 +96,7 @@ WorkerProcesses::~WorkerProcesses() {
 void WorkerProcesses::start(int rank, std::vector<std::string> arguments) {
   std::array<int, 2> ends;
   check_system(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) == 0, "socketpair");
-  Worker& worker = workers_[static_cast<size_t>(rank - 1)];
+  Worker& worker = workers_[to_size(rank - 1)];
   worker.socket = FileDescriptor(ends[0]);
   const FileDescriptor theirs(ends[1]);
   check_system(worker.socket.get() >= 0 && theirs.get() >= 0, "socketpair");
@@ -158,7 +159,7 @@ void WorkerProcesses::report_end(size_t i, int status) {
   const ssize_t n =
       ::recv(workers_[i].socket.get(), last_words.data(), last_words.size(), MSG_DONTWAIT);
   if (n > 0) {
-    const std::string_view text(last_words.data(), static_cast<size_t>(n));
+    const std::string_view text(last_words.data(), to_size(n));
     return ranks().abort(fmt::format("rank {}: {}", i + 1, text),
                          /*is_user_error=*/WIFEXITED(status) && WEXITSTATUS(status) == 2);
   }
