@@ -121,6 +121,8 @@ using SumNorm = CudaKernels::SumNorm;
 Collectives::Collectives(Launch where, Communicator& ranks, std::optional<SumNorm> sum_norm)
     : where_(where), ranks_(ranks) {
   const Rank rank = ranks.rank();
+  // Thread blocks wait for those of other ranks, so GPUs of different sizes need grids of one size.
+  where_.num_sms = static_cast<int>(ranks.smallest(where.num_sms));
   require(rank.world <= kMaxPeers, "tensor_parallel_size is {}; at most {} are possible on GPUs",
           rank.world, kMaxPeers);
   peers_.rank = rank.index;
