@@ -12,7 +12,7 @@
 #include "nanovllm/base/json.h"
 #include "nanovllm/base/sampling_json.h"
 #include "nanovllm/base/system/files.h"
-#include "nanovllm/engine/end_tokens.h"
+#include "nanovllm/engine/request_factory.h"
 #include "nanovllm/hub/verify.h"
 #include "nanovllm/runtime/setup.h"
 #include "nanovllm/text/chat_template.h"
