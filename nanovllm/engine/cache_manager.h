@@ -18,7 +18,7 @@ struct CacheHit {
   std::vector<int32_t> blocks;      ///< of these tokens
   std::optional<int32_t> snapshot;  ///< the state after them, if the model has one
   int64_t branch = 0;               ///< how many tokens have blocks; prompts begin to differ there
-  bool grows = false;  ///< this step saves a state from which later ones can resume further on
+  bool grows = false;  ///< later steps can resume further on, from a state that this step saves
 };
 
 /// What is cached, for the scheduler. Layers that are cached alike are a group, which has a pool:

@@ -8,7 +8,6 @@
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/strings/utf8.h"
 #include "nanovllm/base/to_size.h"
-#include "nanovllm/engine/end_tokens.h"
 #include "nanovllm/text/bad_words.h"
 
 namespace nanovllm {
@@ -21,6 +20,14 @@ void sort_unique(std::vector<int32_t>& ids) {
 }
 
 }  // namespace
+
+std::vector<int32_t> end_tokens(const ModelSpec& model, const Tokenizer* tokenizer) {
+  std::vector<int32_t> ids = model.eos_token_ids;
+  if (tokenizer == nullptr) return ids;
+  if (const auto eos = tokenizer->eos_token_id(); eos && std::ranges::find(ids, *eos) == ids.end())
+    ids.push_back(*eos);
+  return ids;
+}
 
 RequestFactory::RequestFactory(const EngineSetup& setup, std::shared_ptr<const Tokenizer> tokenizer)
     : vocab_size_(setup.model.vocab_size),

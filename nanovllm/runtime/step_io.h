@@ -52,13 +52,12 @@ struct SlotSetup : SamplingScalars {  // `position` is not used here; each row h
   }
 };
 
-/// A copy of the recurrent states of all layers. States are restored before the rows of the step,
-/// and saved and forked after them.
+/// A copy of recurrent states, in all layers: before the rows of the step from a snapshot to a slot
+/// (kRestore), after them from a slot to a snapshot (kSave) or slot (kFork). The state of a
+/// sequence that gets its slot is empty before.
 struct StateCopy {
-  enum class Kind : int32_t { kRestore, kSave, kFork };
-  Kind kind = Kind::kRestore;
-  int32_t from = 0,
-          to = 0;  ///< kRestore: snapshot and slot; kSave: slot and snapshot; kFork: slots
+  enum class Kind : int32_t { kRestore, kSave, kFork } kind = Kind::kRestore;
+  int32_t from = 0, to = 0;
 };
 
 /// The arrays of a step, in the order of its buffer: from the largest alignment to the smallest, so

@@ -213,6 +213,30 @@ TEST(CacheManager, StateIsFoundUnderItsOwnDepthIfMoreTokensBecomeKnown) {
   EXPECT_TRUE(seq.saved.empty());
 }
 
+TEST(CacheManager, StateThatWasHitIsReplacedLater) {
+  Caches t;
+  t.cache = CacheManager(BlockPool(32, 4, true), 2);
+  Sequence hit = Caches::make(Caches::counting(9)), other = Caches::make({8, 8, 8, 8, 8});
+  t.compute(hit);
+  t.compute(other);
+  Sequence again = Caches::make(Caches::counting(9)), last = Caches::make({7, 7, 7, 7, 7});
+  EXPECT_EQ(t.compute(again), std::vector<int64_t>{9});
+  t.compute(last);
+  EXPECT_EQ(t.match(Caches::make(Caches::counting(9))).length, 8);
+  EXPECT_EQ(t.match(Caches::make({8, 8, 8, 8, 8})).length, 0);
+}
+
+TEST(CacheManager, StateThatNobodyCouldFindYetIsReplacedNext) {
+  Caches t;
+  Sequence seq = Caches::make(Caches::counting(7)), other = Caches::make({8, 8, 8, 8, 8});
+  t.compute(seq);
+  t.decode(seq, 8);
+  const int32_t unfound = t.copies.back().to;
+  t.cache.release(seq);
+  t.compute(other);
+  EXPECT_EQ(t.copies.back().to, unfound);
+}
+
 // The state may be as wrong as the logits, even if it is found under blocks that are right.
 TEST(CacheManager, StateOfAForgottenSequenceIsNotFoundUnderBlocksOfAnother) {
   Caches t;

@@ -1,10 +1,10 @@
-#include "nanovllm/engine/end_tokens.h"
-
 #include <gmock/gmock.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
+
+#include "nanovllm/engine/request_factory.h"
 
 namespace nanovllm {
 namespace {
