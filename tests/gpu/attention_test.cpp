@@ -64,7 +64,7 @@ TEST_P(GpuAttention, QuantizesItsOutputForTheNextGemm) {
         std::vector<Seq> seqs;
         for (size_t i = 0; i < num_seqs; ++i)
           seqs.push_back({1, static_cast<int32_t>(i % 7 == 3 ? 600 : 20 + i)});
-        check({head_dim, group, 8, 64, DType::kBF16, e4m3, nullptr, &kE4M3}, seqs, 1024);
+        check({head_dim, group, 8, 64, DType::kBF16, e4m3, nullptr, &kE4M3}, seqs, 256);
       }
 }
 
