@@ -7,7 +7,7 @@
 # llm, server, engine, runtime, text, hub and params; python only llm, front, engine, text, hub and params; ops/cpu and ops/cuda may
 # include the interface ops/, but no other folder may include them; only ops/cuda may include CUDA's headers. Only
 # apps/cli/command.cpp may include CLI11, because compiling its header takes seconds. Inside ops/cuda the order is
-#   backend > experts | sampling > gemm > attention | collectives | tuning > elementwise > device
+#   backend > backend/parts > experts | sampling > gemm > attention | collectives | tuning > elementwise > device
 #   scripts/check_layers.sh [ROOT]
 set -eu
 cd "${1:-$(dirname "$0")/..}"
@@ -31,7 +31,8 @@ find $folders -type f \( -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '
     sees["ops/cuda/gemm"] = sees["ops/cuda/elementwise"] " ops/cuda/attention ops/cuda/collectives ops/cuda/tuning ops/cuda/gemm"
     n = split("experts sampling", parts)
     for (i = 1; i <= n; ++i) sees["ops/cuda/" parts[i]] = sees["ops/cuda/gemm"] " ops/cuda/" parts[i]
-    sees["ops/cuda/backend"] = sees["ops/cuda/gemm"] " ops/cuda/experts ops/cuda/sampling ops/cuda/backend"
+    sees["ops/cuda/backend/parts"] = sees["ops/cuda/gemm"] " ops/cuda/experts ops/cuda/sampling ops/cuda/backend/parts"
+    sees["ops/cuda/backend"] = sees["ops/cuda/backend/parts"] " ops/cuda/backend"
     sees["checkpoint"] = "base ops checkpoint"
     sees["model"] = "base ops checkpoint model"
     sees["families"] = "base ops checkpoint model families"

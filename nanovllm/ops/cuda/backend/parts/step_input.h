@@ -4,9 +4,9 @@
 #include <cstdint>
 
 #include "nanovllm/ops/backend.h"
-#include "nanovllm/ops/cuda/backend/attention_plan.h"
-#include "nanovllm/ops/cuda/backend/device.h"
-#include "nanovllm/ops/cuda/backend/step_sampler.h"
+#include "nanovllm/ops/cuda/backend/parts/attention_plan.h"
+#include "nanovllm/ops/cuda/backend/parts/device.h"
+#include "nanovllm/ops/cuda/backend/parts/step_sampler.h"
 
 namespace nanovllm::cuda {
 

@@ -1,4 +1,4 @@
-#include "nanovllm/ops/cuda/backend/attention_plan.h"
+#include "nanovllm/ops/cuda/backend/parts/attention_plan.h"
 
 #include <algorithm>
 #include <limits>

@@ -1,4 +1,4 @@
-#include "nanovllm/ops/cuda/backend/graphs.h"
+#include "nanovllm/ops/cuda/backend/parts/graphs.h"
 
 namespace nanovllm::cuda {
 

@@ -7,7 +7,7 @@
 #include <functional>
 #include <map>
 
-#include "nanovllm/ops/cuda/backend/device.h"
+#include "nanovllm/ops/cuda/backend/parts/device.h"
 
 namespace nanovllm::cuda {
 

@@ -1,4 +1,4 @@
-#include "nanovllm/ops/cuda/backend/step_sampler.h"
+#include "nanovllm/ops/cuda/backend/parts/step_sampler.h"
 
 #include <algorithm>
 #include <cstring>

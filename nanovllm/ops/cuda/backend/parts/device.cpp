@@ -1,4 +1,4 @@
-#include "nanovllm/ops/cuda/backend/device.h"
+#include "nanovllm/ops/cuda/backend/parts/device.h"
 
 #include <algorithm>
 #include <array>
@@ -6,7 +6,7 @@
 #include <bit>
 
 #include "nanovllm/base/check.h"
-#include "nanovllm/ops/cuda/backend/step.h"
+#include "nanovllm/ops/cuda/backend/parts/step.h"
 
 namespace nanovllm::cuda {
 

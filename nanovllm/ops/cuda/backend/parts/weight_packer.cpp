@@ -1,4 +1,4 @@
-#include "nanovllm/ops/cuda/backend/weight_packer.h"
+#include "nanovllm/ops/cuda/backend/parts/weight_packer.h"
 
 #include <memory>
 #include <utility>

@@ -5,8 +5,8 @@
 #include <span>
 
 #include "nanovllm/ops/backend.h"
-#include "nanovllm/ops/cuda/backend/device.h"
-#include "nanovllm/ops/cuda/backend/weight_upload.h"
+#include "nanovllm/ops/cuda/backend/parts/device.h"
+#include "nanovllm/ops/cuda/backend/parts/weight_upload.h"
 #include "nanovllm/ops/cuda/gemm/gemms.h"
 
 namespace nanovllm::cuda {

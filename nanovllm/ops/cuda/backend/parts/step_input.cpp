@@ -1,10 +1,10 @@
-#include "nanovllm/ops/cuda/backend/step_input.h"
+#include "nanovllm/ops/cuda/backend/parts/step_input.h"
 
 #include <algorithm>
 #include <cstring>
 #include <span>
 
-#include "nanovllm/ops/cuda/backend/step.h"
+#include "nanovllm/ops/cuda/backend/parts/step.h"
 
 namespace nanovllm::cuda {
 

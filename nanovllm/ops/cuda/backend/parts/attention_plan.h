@@ -6,7 +6,7 @@
 
 #include "nanovllm/ops/backend.h"
 #include "nanovllm/ops/cuda/attention/attention.h"
-#include "nanovllm/ops/cuda/backend/device.h"
+#include "nanovllm/ops/cuda/backend/parts/device.h"
 
 namespace nanovllm::cuda {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "nanovllm/ops/backend.h"
-#include "nanovllm/ops/cuda/backend/device.h"
+#include "nanovllm/ops/cuda/backend/parts/device.h"
 #include "nanovllm/ops/cuda/sampling/sampler.h"
 
 namespace nanovllm::cuda {

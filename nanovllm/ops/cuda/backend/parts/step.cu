@@ -1,4 +1,4 @@
-#include "nanovllm/ops/cuda/backend/step.h"
+#include "nanovllm/ops/cuda/backend/parts/step.h"
 
 #include "nanovllm/ops/cuda/device/device.cuh"
 

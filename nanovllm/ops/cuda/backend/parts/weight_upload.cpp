@@ -1,4 +1,4 @@
-#include "nanovllm/ops/cuda/backend/weight_upload.h"
+#include "nanovllm/ops/cuda/backend/parts/weight_upload.h"
 
 #include <algorithm>
 #include <utility>
