@@ -248,9 +248,7 @@ void add_generate(Command program) {
   sub.add_value("-p,--prompt", options->prompts, "A text to continue; repeatable")
       .type_name("TEXT")
       .check(utf8_text());
-  sub.add_value("--prompts-file", options->prompts_file, "JSON lines, see below; - for stdin")
-      .type_name("FILE")
-      .check(not_empty());
+  sub.add_file("--prompts-file", options->prompts_file, "JSON lines, see below; - for stdin");
   sub.add_flag("--chat", options->chat,
                "Send each text as a user's message through the chat template");
   sub.add_value("--system", options->system,
@@ -260,11 +258,9 @@ void add_generate(Command program) {
   sub.add_flag("--no-thinking", options->no_thinking,
                "Ask the chat template for an answer without thinking");
   sub.add_flag("--json", options->json, "Print a JSON line for each prompt");
-  sub.add_value("--output", options->output,
-                "Append the JSON lines to this file, not to stdout; results that it already has "
-                "are not computed again")
-      .type_name("FILE")
-      .check(not_empty());
+  sub.add_file("--output", options->output,
+               "Append the JSON lines to this file, not to stdout; results that it already has "
+               "are not computed again");
   sub.add_choice("--output-format", options->output_format, "json|openai",
                  "The form of the JSON lines; openai: that of OpenAI's batch files, see below");
   sub.add_flag("--unordered", options->unordered,

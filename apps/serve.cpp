@@ -119,16 +119,12 @@ void add_server_options(Command sub, ServeOptions& options, std::vector<std::str
   sub.add_value("--port", options.port, "The port to listen on; 0: any free one")
       .type_name("N")
       .show_default();
-  sub.add_value("--uds", options.uds, "Listen on a Unix socket instead")
-      .type_name("FILE")
-      .check(not_empty());
+  sub.add_file("--uds", options.uds, "Listen on a Unix socket instead");
   sub.add_value("--api-key", options.api_keys,
                 "A key that clients have to send; may be given several times. Without this option "
                 "and --api-key-file: $NANOVLLM_API_KEY or $VLLM_API_KEY")
       .type_name("KEY");
-  sub.add_value("--api-key-file", options.api_key_file, "A file with a key in each line")
-      .type_name("FILE")
-      .check(not_empty());
+  sub.add_file("--api-key-file", options.api_key_file, "A file with a key in each line");
   sub.add_value("--served-model-name", options.served_names,
                 "A name of the model for clients; several names may follow, or the option may be "
                 "given several times")
@@ -136,10 +132,8 @@ void add_server_options(Command sub, ServeOptions& options, std::vector<std::str
       .check(not_empty())
       .check(refuse_option)
       .take_several();
-  sub.add_value("--chat-template", options.chat_template,
-                "A Jinja file instead of the checkpoint's chat template")
-      .type_name("FILE")
-      .check(not_empty());
+  sub.add_file("--chat-template", options.chat_template,
+               "A Jinja file instead of the checkpoint's chat template");
   sub.add_flag("--allow-dropped-media", options.drops_media,
                "Replace images, sounds and files in conversations by a text that says so, instead "
                "of refusing the request");

@@ -54,11 +54,8 @@ std::vector<Prompt> read_dataset(const DatasetOptions& options, const LLMEngine&
 
 void add_dataset_options(Command command, DatasetOptions& options) {
   add_model_argument(command, options.model);
-  command
-      .add_value("--dataset", options.dataset,
-                 "A prompts file (see generate --help); by default nano-vLLM's 256 sequences")
-      .type_name("FILE")
-      .check(not_empty());
+  command.add_file("--dataset", options.dataset,
+                   "A prompts file (see generate --help); by default nano-vLLM's 256 sequences");
   command.add_value("--num-prompts", options.num_prompts, "Use only the first N prompts; 0: all")
       .type_name("N")
       .show_default();

@@ -121,6 +121,10 @@ Option Command::add_required(const std::string& names, T& value, const std::stri
 template Option Command::add_required(const std::string&, std::string&, const std::string&);
 template Option Command::add_required(const std::string&, int32_t&, const std::string&);
 
+Option Command::add_file(const std::string& names, std::string& value, const std::string& text) {
+  return add_value(names, value, text).type_name("FILE").check(not_empty());
+}
+
 Option Command::add_bytes(const std::string& names, int64_t& value, const std::string& text) {
   return Option(app_->add_option(names, value, text)->take_last()).transform(byte_size());
 }

@@ -78,6 +78,8 @@ class Command {
   /// Adds an option or argument that must be given exactly once. Its value is not checked.
   template <class T>
   Option add_required(const std::string& names, T& value, const std::string& text);
+  /// Adds an option with the name of a file, which must not be empty.
+  Option add_file(const std::string& names, std::string& value, const std::string& text);
   /// Adds an option with a number of bytes (byte_size()).
   Option add_bytes(const std::string& names, int64_t& value, const std::string& text);
   /// Adds an option whose value is one of `choices`, separated by '|' as the help shows them.

@@ -314,14 +314,10 @@ void add_serve_bench(Command bench) {
   sub.add_value("--model", options->model,
                 "The model that requests name; by default the server's first one")
       .type_name("NAME");
-  sub.add_value("--dataset", traffic.dataset,
-                "A prompts file (see generate --help); by default nano-vLLM's 256 sequences")
-      .type_name("FILE")
-      .check(not_empty());
-  sub.add_value("--trace", traffic.trace,
-                "A trace of a service: CSV as Azure's, or JSON lines as Mooncake's")
-      .type_name("FILE")
-      .check(not_empty());
+  sub.add_file("--dataset", traffic.dataset,
+               "A prompts file (see generate --help); by default nano-vLLM's 256 sequences");
+  sub.add_file("--trace", traffic.trace,
+               "A trace of a service: CSV as Azure's, or JSON lines as Mooncake's");
   sub.add_value("--speed", traffic.speed, "How many times as fast the trace runs")
       .type_name("X")
       .show_default();

@@ -174,7 +174,7 @@ void refuse_unsupported_messages(const Json& body) {
 
 ChatRequest messages_request(const Json& body, const SamplingParams& defaults,
                              MessagesRoute route) {
-  if (!body.is_object()) throw ApiError(400, "the body must be a JSON object");
+  check_is_object(body);
   refuse_unsupported_messages(body);
   Json chat = Json::object();
   for (const auto& [name, value] : body.items())
@@ -190,15 +190,8 @@ ChatRequest messages_request(const Json& body, const SamplingParams& defaults,
     read_messages_tool_choice(*choice, chat);
   if (const Json* thinking = find_field(body, "thinking")) read_thinking(*thinking, chat);
   chat["messages"] = messages_of(body);
-  try {
-    return chat_request(std::move(chat), defaults);
-  } catch (const ApiError& e) {
-    // The only field that the client calls by another name.
-    constexpr std::string_view kStop = "stop";
-    if (e.param != kStop) throw;
-    throw ApiError(400, "stop_sequences" + std::string(e.what()).substr(kStop.size()),
-                   "stop_sequences");
-  }
+  return with_names_of_client({{"stop", "stop_sequences"}},
+                              [&] { return chat_request(std::move(chat), defaults); });
 }
 
 }  // namespace nanovllm::server

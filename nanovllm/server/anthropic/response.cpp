@@ -17,10 +17,8 @@ void append_block_head(std::string& to, BlockKind kind, const ToolCall* call) {
   } else if (kind == BlockKind::kText) {
     to += R"({"type":"text","text":)";
   } else {
-    to += R"({"type":"tool_use","id":)";
-    append_json_string(to, call->id);
-    to += R"(,"name":)";
-    append_json_string(to, call->name);
+    append_member(to, R"({"type":"tool_use","id":)", call->id);
+    append_member(to, R"(,"name":)", call->name);
     to += R"(,"input":)";
   }
 }
@@ -65,30 +63,25 @@ void append_end(std::string& to, const MessageEnd& end) {
 
 /// Appends the usage. In Anthropic's API, input_tokens are only those that were not in the cache.
 void append_usage(std::string& to, const MessageUsage& usage) {
-  to += R"("usage":{"input_tokens":)";
-  append_number(to, usage.prompt_tokens - usage.cached_tokens);
-  to += R"(,"cache_creation_input_tokens":0,"cache_read_input_tokens":)";
-  append_number(to, usage.cached_tokens);
-  to += R"(,"output_tokens":)";
-  append_number(to, usage.output_tokens);
+  append_member(to, R"("usage":{"input_tokens":)", usage.prompt_tokens - usage.cached_tokens);
+  append_member(to, R"(,"cache_creation_input_tokens":0,"cache_read_input_tokens":)",
+                usage.cached_tokens);
+  append_member(to, R"(,"output_tokens":)", usage.output_tokens);
   to += '}';
 }
 
 void append_event_of_block(std::string& to, std::string_view type, int64_t index) {
   to += R"({"type":")";
   to += type;
-  to += R"(","index":)";
-  append_number(to, index);
+  append_member(to, R"(","index":)", index);
 }
 
 }  // namespace
 
 void append_message(std::string& to, const MessageHead& head, const AnswerParts& parts,
                     const MessageEnd& end, const MessageUsage& usage) {
-  to += R"({"id":)";
-  append_json_string(to, head.id);
-  to += R"(,"type":"message","role":"assistant","model":)";
-  append_json_string(to, head.model);
+  append_member(to, R"({"id":)", head.id);
+  append_member(to, R"(,"type":"message","role":"assistant","model":)", head.model);
   to += R"(,"content":)";
   append_content(to, parts);
   to += ',';

@@ -114,13 +114,8 @@ Generation read_message(const Serving& serving, const std::string& body,
   ChatRequest request = messages_request(parse_json(body, "the body", kMaxConversationBytes),
                                          serving.defaults, MessagesRoute::kMessages);
   MessageHead head = {new_id("msg_"), serving.name_of(request.model)};
-  const auto params = serving.requests.prepare(request.params);
-  free_lists(request.params);
-  Conversation conversation = read_conversation(serving, request, stop);
   Generation generation;
-  generation.add(serving, std::exchange(conversation.prompt, {}), params, request.cache_salt)
-      .request->show_special_tokens(conversation.shown_tokens);
-  generation.stream = request.stream;
+  Conversation conversation = add_conversation(serving, request, generation, stop);
   generation.writer = std::make_unique<MessageWriter>(std::move(head), std::move(conversation));
   return generation;
 }

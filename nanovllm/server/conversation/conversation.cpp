@@ -49,4 +49,18 @@ Conversation read_conversation(const Serving& serving, ChatRequest& request,
   return conversation;
 }
 
+Conversation add_conversation(const Serving& serving, ChatRequest& request, Generation& generation,
+                              const std::stop_token& stop) {
+  const auto params = serving.requests.prepare(request.params);
+  free_lists(request.params);
+  Conversation conversation = read_conversation(serving, request, stop);
+  std::vector<int32_t> prompt = std::exchange(conversation.prompt, {});
+  if (request.return_token_ids) conversation.prompt = prompt;
+  generation.add(serving, std::move(prompt), params, request.cache_salt)
+      .request->show_special_tokens(conversation.shown_tokens);
+  generation.n = request.params.n;
+  generation.stream = request.stream;
+  return conversation;
+}
+
 }  // namespace nanovllm::server

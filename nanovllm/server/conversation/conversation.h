@@ -11,7 +11,7 @@ namespace nanovllm::server {
 
 /// A conversation as the model reads it, and how its answer is to be read.
 struct Conversation {
-  std::vector<int32_t> prompt;
+  std::vector<int32_t> prompt;  ///< of add_conversation(): empty unless the client asks for its ids
   int64_t num_prompt_tokens = 0;
   AnswerParser::Options parsing;
   std::vector<int32_t> shown_tokens;  ///< ids for Request::show_special_tokens()
@@ -21,5 +21,9 @@ struct Conversation {
 /// ApiError or another UserError, and Cancelled after a request to stop.
 Conversation read_conversation(const Serving& serving, ChatRequest& request,
                                const std::stop_token& stop);
+
+/// The same, and adds the request for the answer to `generation`, without a writer.
+Conversation add_conversation(const Serving& serving, ChatRequest& request, Generation& generation,
+                              const std::stop_token& stop);
 
 }  // namespace nanovllm::server

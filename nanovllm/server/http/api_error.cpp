@@ -18,7 +18,7 @@ std::string shown(std::string_view text) {
   return printable(Json(text.substr(0, kMostBytes)));
 }
 
-void append_member(std::string& to, std::string_view name, std::string_view text) {
+void append_text_or_null(std::string& to, std::string_view name, std::string_view text) {
   to += name;
   if (text.empty()) to += "null";
   else append_json_string(to, text);
@@ -148,10 +148,9 @@ std::string_view ApiError::event(std::string_view path) {
 std::string ApiError::event_data(std::string_view path, size_t num_events) const {
   if (!is_responses(path)) return body(path);
   std::string data;
-  append_member(data, R"({"type":"error","code":)", code.empty() ? type() : code);
-  append_member(data, R"(,"message":)", what());
-  data += R"(,"param":null,"sequence_number":)";
-  append_number(data, static_cast<int64_t>(num_events));
+  append_text_or_null(data, R"({"type":"error","code":)", code.empty() ? type() : code);
+  append_text_or_null(data, R"(,"message":)", what());
+  append_member(data, R"(,"param":null,"sequence_number":)", static_cast<int64_t>(num_events));
   return data + '}';
 }
 
@@ -166,14 +165,14 @@ std::vector<std::pair<std::string, std::string>> ApiError::headers() const {
 std::string ApiError::body(std::string_view path) const {
   std::string body;
   if (is_anthropic(path)) {
-    append_member(body, R"({"type":"error","error":{"type":)", anthropic_type(*this));
-    append_member(body, R"(,"message":)", what());
+    append_text_or_null(body, R"({"type":"error","error":{"type":)", anthropic_type(*this));
+    append_text_or_null(body, R"(,"message":)", what());
     return body + "}}";
   }
-  append_member(body, R"({"error":{"message":)", what());
-  append_member(body, R"(,"type":)", type());
-  append_member(body, R"(,"param":)", param);
-  append_member(body, R"(,"code":)", code);
+  append_text_or_null(body, R"({"error":{"message":)", what());
+  append_text_or_null(body, R"(,"type":)", type());
+  append_text_or_null(body, R"(,"param":)", param);
+  append_text_or_null(body, R"(,"code":)", code);
   return body + "}}";
 }
 

@@ -92,16 +92,8 @@ Generation read_chat(const Serving& serving, const std::string& body, const std:
   ChatRequest request =
       chat_request(parse_json(body, "the body", kMaxConversationBytes), serving.defaults);
   ResponseHead head = {new_id("chatcmpl-"), std::time(nullptr), serving.name_of(request.model)};
-  const auto params = serving.requests.prepare(request.params);
-  free_lists(request.params);
-  Conversation conversation = read_conversation(serving, request, stop);
-  std::vector<int32_t> prompt = std::exchange(conversation.prompt, {});
-  if (request.return_token_ids) conversation.prompt = prompt;
   Generation generation;
-  generation.add(serving, std::move(prompt), params, request.cache_salt)
-      .request->show_special_tokens(conversation.shown_tokens);
-  generation.n = request.params.n;
-  generation.stream = request.stream;
+  Conversation conversation = add_conversation(serving, request, generation, stop);
   generation.writer =
       std::make_unique<ChatWriter>(std::move(head), std::move(request), std::move(conversation),
                                    token_text_of(serving.vocabulary));

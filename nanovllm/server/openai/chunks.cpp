@@ -14,18 +14,15 @@ void append_tool_calls(std::string& to, std::span<const ToolCallDelta> calls) {
     to += i == 0 ? R"([{"index":)" : R"(,{"index":)";
     append_number(to, call.index);
     if (!call.id.empty()) {
-      to += R"(,"id":)";
-      append_json_string(to, call.id);
+      append_member(to, R"(,"id":)", call.id);
       to += R"(,"type":"function")";
     }
     to += R"(,"function":{)";
     if (!call.name.empty()) {
-      to += R"("name":)";
-      append_json_string(to, call.name);
+      append_member(to, R"("name":)", call.name);
       to += ',';
     }
-    to += R"("arguments":)";
-    append_json_string(to, call.arguments);
+    append_member(to, R"("arguments":)", call.arguments);
     to += "}}";
   }
   to += ']';
@@ -56,8 +53,7 @@ void ChunkFrame::end(std::string& to, const TokensView& tokens, const ChunkEnd& 
     else append_stop_reason(to, *end.stop_reason);
   }
   if (options_.token_ids) {
-    to += R"(,"token_ids":)";
-    append_ids(to, tokens.ids);
+    append_member(to, R"(,"token_ids":)", tokens.ids);
   }
   to += "}]";
   if (usage == nullptr && !options_.null_usage) return;
@@ -78,8 +74,7 @@ void ChatChunks::begin(std::string& to, int64_t choice, std::span<const int32_t>
   to += R"(,"delta":{"role":"assistant","content":""},"logprobs":null)";
   frame_.end(to, {}, {}, usage);
   if (frame_.options().token_ids) {
-    to += R"(,"prompt_token_ids":)";
-    append_ids(to, prompt_token_ids);
+    append_member(to, R"(,"prompt_token_ids":)", prompt_token_ids);
   }
   to += '}';
 }
@@ -111,13 +106,11 @@ void ChatChunks::add(std::string& to, int64_t choice, const Piece& piece,
 void CompletionChunks::add(std::string& to, int64_t choice, const Piece& piece, TextOffset& offset,
                            const Usage* usage) const {
   frame_.begin(to, choice);
-  to += R"(,"text":)";
-  append_json_string(to, piece.text);
+  append_member(to, R"(,"text":)", piece.text);
   to += R"(,"logprobs":)";
   append_completion_logprobs(to, {}, {}, piece.tokens, offset, frame_.options().token_text);
   if (!piece.prompt_token_ids.empty()) {
-    to += R"(,"prompt_token_ids":)";
-    append_ids(to, piece.prompt_token_ids);
+    append_member(to, R"(,"prompt_token_ids":)", piece.prompt_token_ids);
   }
   frame_.end(to, piece.tokens, piece.end, usage);
   to += '}';

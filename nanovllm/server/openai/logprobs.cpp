@@ -34,8 +34,7 @@ void append_bytes(std::string& to, const std::string& text) {
 }
 
 void append_token(std::string& to, const std::string& text, float logprob) {
-  to += R"({"token":)";
-  append_json_string(to, text);
+  append_member(to, R"({"token":)", text);
   to += R"(,"logprob":)";
   append_logprob(to, logprob);
   to += R"(,"bytes":)";
@@ -180,10 +179,8 @@ void append_prompt_logprobs(std::string& to, std::span<const TokenLogprobs> logp
       append_number(to, entries[i].id);
       to += R"(":{"logprob":)";
       append_logprob(to, entries[i].logprob);
-      to += R"(,"rank":)";
-      append_number(to, entries[i].rank);
-      to += R"(,"decoded_token":)";
-      append_json_string(to, text(entries[i].id));
+      append_member(to, R"(,"rank":)", entries[i].rank);
+      append_member(to, R"(,"decoded_token":)", text(entries[i].id));
       to += '}';
     }
   }

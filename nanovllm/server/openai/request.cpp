@@ -23,10 +23,6 @@ constexpr auto kOfCompletions = std::to_array<std::string_view>({"echo"});
 constexpr auto kOfChat = std::to_array<std::string_view>(
     {"tool_choice", "parallel_tool_calls", "add_generation_prompt", "continue_final_message"});
 
-void check_is_object(const Json& body) {
-  if (!body.is_object()) throw ApiError(400, "the body must be a JSON object");
-}
-
 void check_list(const Json& body, const std::string& name, size_t most) {
   const Json* list = find_field(body, name);
   if (list != nullptr && list->is_array() && list->size() > most)

@@ -6,6 +6,10 @@
 
 namespace nanovllm::server {
 
+void check_is_object(const Json& body) {
+  if (!body.is_object()) throw ApiError(400, "the body must be a JSON object");
+}
+
 const Json* find_field(const Json& object, const std::string& name) {
   const auto at = object.find(name);
   return at == object.end() || at->is_null() ? nullptr : &*at;

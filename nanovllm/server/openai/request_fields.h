@@ -4,7 +4,9 @@
 
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 
@@ -23,6 +25,9 @@ template <class... Args>
                                Args&&... args) {
   throw ApiError(400, name + " " + fmt::format(format, std::forward<Args>(args)...), name);
 }
+
+/// Throws unless the body is an object.
+void check_is_object(const Json& body);
 
 /// The value of a field, or null if there is none.
 const Json* find_field(const Json& object, const std::string& name);
@@ -49,6 +54,22 @@ auto naming_field(Read&& read, Rename&& rename = {}) {
     if (end == std::string::npos) throw;
     const std::string name = rename(text.substr(0, end));
     throw ApiError(400, name + text.substr(end), name);
+  }
+}
+
+/// Reads a request that was translated into one of another API. The errors of the fields that are
+/// the first of a pair get the second name, which the client has used.
+template <class Read>
+auto with_names_of_client(
+    std::initializer_list<std::pair<std::string_view, std::string_view>> names, Read&& read) {
+  try {
+    return read();
+  } catch (const ApiError& e) {
+    const std::string text = e.what();
+    for (const auto& [name, here] : names)
+      if (e.param == name && text.starts_with(name))
+        throw ApiError(e.status, std::string(here) + text.substr(name.size()), std::string(here));
+    throw;
   }
 }
 

@@ -14,10 +14,8 @@ void append_tool_calls(std::string& to, std::span<const ToolCall> calls) {
   for (size_t i = 0; i < calls.size(); ++i) {
     to += i == 0 ? R"([{"id":)" : R"(,{"id":)";
     append_json_string(to, calls[i].id);
-    to += R"(,"type":"function","function":{"name":)";
-    append_json_string(to, calls[i].name);
-    to += R"(,"arguments":)";
-    append_json_string(to, calls[i].arguments);
+    append_member(to, R"(,"type":"function","function":{"name":)", calls[i].name);
+    append_member(to, R"(,"arguments":)", calls[i].arguments);
     to += "}}";
   }
   to += ']';
@@ -41,8 +39,7 @@ void append_message(std::string& to, const AnswerParts& answer) {
 }
 
 void append_end_of_choice(std::string& to, const CompletionOutput& output, bool has_tool_calls) {
-  to += R"(,"finish_reason":)";
-  append_json_string(to, finish_reason_of(output.finish_reason, has_tool_calls));
+  append_member(to, R"(,"finish_reason":)", finish_reason_of(output.finish_reason, has_tool_calls));
   to += R"(,"stop_reason":)";
   append_stop_reason(to, output.stop_reason);
 }
@@ -53,17 +50,14 @@ void append_prompt(std::string& to, const RequestOutput& output, const ResponseO
     append_prompt_logprobs(to, output.prompt_logprobs, options.token_text);
   }
   if (options.token_ids) {
-    to += R"(,"prompt_token_ids":)";
-    append_ids(to, output.prompt_token_ids);
+    append_member(to, R"(,"prompt_token_ids":)", output.prompt_token_ids);
   }
 }
 
 void append_completion(std::string& to, int64_t index, const PromptAnswers& prompt,
                        const CompletionOutput& output, const ResponseOptions& options) {
-  to += R"({"index":)";
-  append_number(to, index);
-  to += R"(,"text":)";
-  append_json_string(to, prompt.prompt_only ? prompt.echo : prompt.echo + output.text);
+  append_member(to, R"({"index":)", index);
+  append_member(to, R"(,"text":)", prompt.prompt_only ? prompt.echo : prompt.echo + output.text);
   to += R"(,"logprobs":)";
   TokensView before, after;
   if (!prompt.echo_offsets.empty())
@@ -73,8 +67,7 @@ void append_completion(std::string& to, int64_t index, const PromptAnswers& prom
   append_completion_logprobs(to, before, prompt.echo_offsets, after, offset, options.token_text);
   append_end_of_choice(to, output, false);
   if (options.token_ids) {
-    to += R"(,"token_ids":)";
-    append_ids(to, after.ids);
+    append_member(to, R"(,"token_ids":)", after.ids);
   }
   append_prompt(to, *prompt.output, options);
   to += '}';
@@ -114,8 +107,7 @@ std::string chat_response(const ResponseHead& head, const RequestOutput& output,
     append_chat_logprobs(to, {choice.token_ids, choice.logprobs}, options.token_text);
     append_end_of_choice(to, choice, !answers[i].calls.empty());
     if (options.token_ids) {
-      to += R"(,"token_ids":)";
-      append_ids(to, choice.token_ids);
+      append_member(to, R"(,"token_ids":)", choice.token_ids);
     }
     to += '}';
   }
@@ -149,10 +141,8 @@ std::string completion_response(const ResponseHead& head, std::span<const Prompt
 std::string model_response(const ServedModel& model) {
   std::string to = R"({"id":)";
   append_json_string(to, model.name);
-  to += R"(,"object":"model","created":)";
-  append_number(to, model.created);
-  to += R"(,"owned_by":"nanovllm","max_model_len":)";
-  append_number(to, model.max_model_len);
+  append_member(to, R"(,"object":"model","created":)", model.created);
+  append_member(to, R"(,"owned_by":"nanovllm","max_model_len":)", model.max_model_len);
   to += '}';
   return to;
 }
@@ -166,25 +156,18 @@ std::string models_response(std::span<const ServedModel> models) {
 std::string response_start(const ResponseHead& head, std::string_view object) {
   std::string to = R"({"id":)";
   append_json_string(to, head.id);
-  to += R"(,"object":)";
-  append_json_string(to, object);
-  to += R"(,"created":)";
-  append_number(to, head.created);
-  to += R"(,"model":)";
-  append_json_string(to, head.model);
+  append_member(to, R"(,"object":)", object);
+  append_member(to, R"(,"created":)", head.created);
+  append_member(to, R"(,"model":)", head.model);
   to += R"(,"choices":)";
   return to;
 }
 
 void append_usage(std::string& to, const Usage& usage) {
-  to += R"({"prompt_tokens":)";
-  append_number(to, usage.prompt_tokens);
-  to += R"(,"completion_tokens":)";
-  append_number(to, usage.completion_tokens);
-  to += R"(,"total_tokens":)";
-  append_number(to, usage.prompt_tokens + usage.completion_tokens);
-  to += R"(,"prompt_tokens_details":{"cached_tokens":)";
-  append_number(to, usage.cached_tokens);
+  append_member(to, R"({"prompt_tokens":)", usage.prompt_tokens);
+  append_member(to, R"(,"completion_tokens":)", usage.completion_tokens);
+  append_member(to, R"(,"total_tokens":)", usage.prompt_tokens + usage.completion_tokens);
+  append_member(to, R"(,"prompt_tokens_details":{"cached_tokens":)", usage.cached_tokens);
   to += "}}";
 }
 

@@ -16,7 +16,7 @@ namespace {
 /// The body of a request to tokenize or detokenize, which may name the model.
 Json read_body(const Serving& serving, const std::string& text) {
   Json body = parse_json(text, "the body", kMaxConversationBytes);
-  if (!body.is_object()) throw ApiError(400, "the body must be a JSON object");
+  check_is_object(body);
   serving.name_of(name_field(body, "model"));
   return body;
 }

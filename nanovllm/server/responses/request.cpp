@@ -243,26 +243,11 @@ Json echo_of(const Json& body, const SamplingParams& params) {
   return echo;
 }
 
-/// Errors name the fields of chat completions.
-ChatRequest chat_request_of(Json chat, const SamplingParams& defaults) {
-  try {
-    return chat_request(std::move(chat), defaults);
-  } catch (const ApiError& e) {
-    constexpr std::array<std::array<std::string_view, 2>, 2> kNames = {
-        {{"max_tokens", "max_output_tokens"}, {"messages", "input"}}};
-    const std::string text = e.what();
-    for (const auto& [name, here] : kNames)
-      if (e.param == name && text.starts_with(name))
-        throw ApiError(e.status, std::string(here) + text.substr(name.size()), std::string(here));
-    throw;
-  }
-}
-
 }  // namespace
 
 ResponsesRequest responses_request(Json body, const SamplingParams& defaults,
                                    ResponseStore& store) {
-  if (!body.is_object()) throw ApiError(400, "the body must be a JSON object");
+  check_is_object(body);
   refuse_unsupported_responses(body);
   ResponsesRequest request;
   request.store = bool_field(body, "store", true);
@@ -303,7 +288,8 @@ ResponsesRequest responses_request(Json body, const SamplingParams& defaults,
   request.num_input_items = input.size();
   if (request.store && store.is_on()) request.input = dump_json(input);
   chat["messages"] = std::move(messages);
-  request.chat = chat_request_of(std::move(chat), defaults);
+  request.chat = with_names_of_client({{"max_tokens", "max_output_tokens"}, {"messages", "input"}},
+                                      [&] { return chat_request(std::move(chat), defaults); });
   request.echo = dump_json(echo_of(body, request.chat.params));
   return request;
 }

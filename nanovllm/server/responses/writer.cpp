@@ -225,12 +225,10 @@ class ResponseWriter : public AnswerWriter {
         is_text ? "response.output_text.delta" : "response.reasoning_text.delta";
     std::string data = R"({"type":")";
     data += type;
-    data += R"(","sequence_number":)";
-    append_number(data, static_cast<int64_t>(stream.num_events()));
-    data += R"(,"item_id":")" + item_id_ + R"(","output_index":)";
-    append_number(data, std::ssize(response_.items()));
-    data += R"(,"content_index":0,"delta":)";
-    append_json_string(data, piece);
+    append_member(data, R"(","sequence_number":)", static_cast<int64_t>(stream.num_events()));
+    append_member(data, R"(,"item_id":")" + item_id_ + R"(","output_index":)",
+                  std::ssize(response_.items()));
+    append_member(data, R"(,"content_index":0,"delta":)", piece);
     if (is_text) {
       data += R"(,"logprobs":)";
       if (tokens.logprobs.empty()) data += "[]";
@@ -301,13 +299,8 @@ Generation read_response(const Serving& serving, const std::string& body,
   ResponsesRequest request = read(serving, body);
   ChatRequest& chat = request.chat;
   ResponseObject response(new_id("resp_"), serving.name_of(chat.model), std::move(request.echo));
-  const auto params = serving.requests.prepare(chat.params);
-  free_lists(chat.params);
-  Conversation conversation = read_conversation(serving, chat, stop);
   Generation generation;
-  generation.add(serving, std::exchange(conversation.prompt, {}), params, chat.cache_salt)
-      .request->show_special_tokens(conversation.shown_tokens);
-  generation.stream = chat.stream;
+  Conversation conversation = add_conversation(serving, chat, generation, stop);
   generation.writer = std::make_unique<ResponseWriter>(
       std::move(request), std::move(response), std::move(conversation),
       token_text_of(serving.vocabulary), *serving.responses);

@@ -35,16 +35,10 @@ class HermesReader final : public CallReader {
         state_ = State::kObject;
         [[fallthrough]];
       case State::kObject:
-        switch (object_.read(c)) {
-          case JsonObjectEnd::Step::kInvalid:
-            return text(1);
-          case JsonObjectEnd::Step::kEnd:
-            state_ = State::kClosing;
-            [[fallthrough]];
-          case JsonObjectEnd::Step::kMore:
-            return Verdict::kUndecided;
-        }
-        [[fallthrough]];
+        if (const auto step = object_.read(c); step == JsonObjectEnd::Step::kInvalid)
+          return text(1);
+        else if (step == JsonObjectEnd::Step::kEnd) state_ = State::kClosing;
+        return Verdict::kUndecided;
       case State::kClosing:
         if (is_space(c) && !closing_.has_begun()) return Verdict::kUndecided;
         if (const int tag = closing_.read(c); tag == TagMatcher::kNone)

@@ -107,26 +107,15 @@ class JsonReader final : public CallReader {
   /// Reads on in an object that is no call. Nothing inside of it is a call either.
   Verdict of_other(char c) {
     state_ = State::kOther;
-    switch (object_.read(c)) {
-      case JsonObjectEnd::Step::kInvalid:
-        return text(1);
-      case JsonObjectEnd::Step::kEnd:
-        return text(0);
-      case JsonObjectEnd::Step::kMore:
-        break;
-    }
-    return Verdict::kContent;
+    const JsonObjectEnd::Step step = object_.read(c);
+    if (step == JsonObjectEnd::Step::kMore) return Verdict::kContent;
+    return text(step == JsonObjectEnd::Step::kInvalid ? 1 : 0);
   }
 
   Verdict of_call(char c) {
-    switch (object_.read(c)) {
-      case JsonObjectEnd::Step::kInvalid:
-        return text(1);
-      case JsonObjectEnd::Step::kMore:
-        return Verdict::kUndecided;
-      case JsonObjectEnd::Step::kEnd:
-        break;
-    }
+    const JsonObjectEnd::Step step = object_.read(c);
+    if (step == JsonObjectEnd::Step::kInvalid) return text(1);
+    if (step == JsonObjectEnd::Step::kMore) return Verdict::kUndecided;
     std::optional<FunctionCall> found = json_call(object_.text(), tools_);
     if (!found) return text(0);
     has_calls_ = true;

@@ -120,14 +120,9 @@ class MistralReader final : public CallReader {
   }
 
   Verdict arguments(char c) {
-    switch (arguments_.read(c)) {
-      case JsonObjectEnd::Step::kInvalid:
-        return text(1);
-      case JsonObjectEnd::Step::kMore:
-        return Verdict::kUndecided;
-      case JsonObjectEnd::Step::kEnd:
-        break;
-    }
+    const JsonObjectEnd::Step step = arguments_.read(c);
+    if (step == JsonObjectEnd::Step::kInvalid) return text(1);
+    if (step == JsonObjectEnd::Step::kMore) return Verdict::kUndecided;
     if (!parse_object(arguments_.text())) return text(0);
     state_ = State::kAfter;
     return call({.name = name_, .arguments = arguments_.text()});

@@ -142,14 +142,9 @@ class PythonicReader final : public CallReader {
   }
 
   Verdict arguments(char c) {
-    switch (arguments_.read(c)) {
-      case ArgumentsEnd::Step::kInvalid:
-        return text(1);
-      case ArgumentsEnd::Step::kMore:
-        return Verdict::kUndecided;
-      case ArgumentsEnd::Step::kEnd:
-        break;
-    }
+    const ArgumentsEnd::Step step = arguments_.read(c);
+    if (step == ArgumentsEnd::Step::kInvalid) return text(1);
+    if (step == ArgumentsEnd::Step::kMore) return Verdict::kUndecided;
     std::optional<std::string> json = json_of_keywords(arguments_.text());
     if (!json) return text(0);
     calls_.push_back({.name = name_, .arguments = *std::move(json)});
