@@ -37,7 +37,7 @@ size_t ModelSpec::weight_bytes(DType dtype, bool on_gpu) const {
   auto bytes = size * static_cast<double>(num_parameters());
   const bool keeps =
       quantization && dtype != DType::kF32 && !(on_gpu && quantization->column_unit == 0);
-  if (!keeps) return to_size(bytes);
+  if (!keeps) return static_cast<size_t>(bytes);
   int64_t most_rows = 0;  // the most rows of an MLP's matrix
   for (size_t i = 0; i < layers.size(); ++i) {
     const AttentionSpec& a = layers[i].attention;
@@ -54,7 +54,7 @@ size_t ModelSpec::weight_bytes(DType dtype, bool on_gpu) const {
   }
   // With many tokens a GPU dequantizes one weight at a time.
   if (on_gpu) bytes += size * static_cast<double>(2 * most_rows * hidden_size);
-  return to_size(bytes);
+  return static_cast<size_t>(bytes);
 }
 
 size_t ModelSpec::kv_bytes_per_token(DType dtype) const {
