@@ -31,8 +31,6 @@ class RankMemory {
   StepChannel& channel() { return *channel_; }
 
  private:
-  void map(Rank rank);
-
   FileDescriptor fd_;
   std::unique_ptr<void, std::function<void(void*)>> memory_;
   std::unique_ptr<Communicator> ranks_;
@@ -68,7 +66,6 @@ class WorkerProcesses {
   };
   void start(int rank, std::vector<std::string> arguments);
   void watch(double step_timeout);
-  void watch_ranks(double step_timeout);
   void kill_all();
   /// Aborts the Communicator, unless it is already aborted, with a text that says how worker number
   /// `i` ended.
