@@ -11,7 +11,7 @@
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/json.h"
 #include "nanovllm/base/system/files.h"
-#include "nanovllm/engine/end_tokens.h"
+#include "nanovllm/engine/request_factory.h"
 #include "nanovllm/hub/verify.h"
 #include "nanovllm/params/generation_config.h"
 #include "nanovllm/runtime/setup.h"

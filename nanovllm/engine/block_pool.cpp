@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <random>
 
+#include "nanovllm/base/ceil_div.h"
 #include "nanovllm/base/check.h"
-#include "nanovllm/base/to_size.h"
 
 namespace nanovllm {
 
@@ -17,22 +17,13 @@ uint64_t block_hash(uint64_t previous, std::span<const int32_t> token_ids) {
   return XXH64(ids, token_ids.size_bytes(), previous);
 }
 
-namespace {
-
-uint64_t random_number() {
-  std::random_device random;
-  return uint64_t{random()} << 32 | random();
-}
-
-}  // namespace
-
 BlockPool::BlockPool(int64_t num_blocks, int64_t block_size, bool enable_prefix_caching,
                      BlockHashFunction hash, int64_t num_kept)
     : blocks_(to_size(num_blocks)),
       block_size_(block_size),
       enable_prefix_caching_(enable_prefix_caching),
       hash_(hash),
-      hash_key_(random_number()),
+      hash_key_(uint64_t{std::random_device()()} << 32 | std::random_device()()),
       num_free_(num_blocks),
       num_kept_(num_kept) {
   cached_.reserve(blocks_.size());
@@ -68,13 +59,13 @@ void BlockPool::match_prefix(const Sequence& seq, std::vector<int32_t>& prefix) 
   }
 }
 
-bool BlockPool::allocate(Sequence& seq, const std::vector<int32_t>& prefix, int64_t num_blocks) {
+bool BlockPool::allocate(Sequence& seq, std::span<const int32_t> prefix, int64_t num_blocks) {
   check(seq.block_table.empty(), "sequence {} already has blocks", seq.id);
   const auto is_free = [&](int32_t id) { return block(id).ref_count == 0; };
   const int64_t num_new = num_blocks - std::ssize(prefix);
   if (num_new + std::ranges::count_if(prefix, is_free) > num_free_) return false;
   for (const int32_t id : prefix) share(id);
-  seq.block_table = prefix;
+  seq.block_table.assign(prefix.begin(), prefix.end());
   seq.num_hashed = std::ssize(prefix);
   seq.last_hash = prefix.empty() ? std::nullopt : block(prefix.back()).hash;
   seq.last_block = prefix.empty() ? BlockRef() : ref(prefix.back());
@@ -96,20 +87,14 @@ void BlockPool::deallocate(Sequence& seq) {
 }
 
 bool BlockPool::fork(const Sequence& parent, Sequence& child, std::vector<BlockCopy>& copies) {
-  check(child.block_table.empty(), "sequence {} already has blocks", child.id);
-  const auto num_full = to_size(parent.num_prompt_tokens / block_size_);
-  const bool has_copy = parent.num_prompt_tokens % block_size_ != 0;
-  if (has_copy && num_free_ == 0) return false;
-  for (size_t i = 0; i < num_full; ++i) {
-    share(parent.block_table[i]);
-    child.block_table.push_back(parent.block_table[i]);
-  }
-  child.num_hashed = std::min(parent.num_hashed, static_cast<int64_t>(num_full));
+  const int64_t num_full = parent.num_prompt_tokens / block_size_;
+  const auto full = std::span(parent.block_table).first(to_size(num_full));
+  if (!allocate(child, full, ceil_div(parent.num_prompt_tokens, block_size_))) return false;
+  child.num_hashed = std::min(parent.num_hashed, num_full);
   child.last_hash = parent.last_hash;
   child.last_block = parent.last_block;
-  if (!has_copy) return true;
-  child.block_table.push_back(take_free());
-  copies.push_back({.from = parent.block_table[num_full], .to = child.block_table.back()});
+  if (std::ssize(child.block_table) > num_full)
+    copies.push_back({parent.block_table[full.size()], child.block_table.back()});
   return true;
 }
 

@@ -40,7 +40,7 @@ class BlockPool {
   void match_prefix(const Sequence& seq, std::vector<int32_t>& prefix) const;
   /// Fills the sequence's empty table with the prefix and new blocks, `num_blocks` in total.
   /// Returns false, and changes nothing, if too few are free.
-  bool allocate(Sequence& seq, const std::vector<int32_t>& prefix, int64_t num_blocks);
+  bool allocate(Sequence& seq, std::span<const int32_t> prefix, int64_t num_blocks);
   /// Adds new blocks to the table. Returns false, and adds none, if too few are free.
   bool append(Sequence& seq, int64_t num_blocks);
   /// Frees all blocks of the sequence; the last one will be reused first.

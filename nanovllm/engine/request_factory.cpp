@@ -8,7 +8,6 @@
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/strings/utf8.h"
 #include "nanovllm/base/to_size.h"
-#include "nanovllm/engine/end_tokens.h"
 #include "nanovllm/text/bad_words.h"
 
 namespace nanovllm {
@@ -21,6 +20,13 @@ void sort_unique(std::vector<int32_t>& ids) {
 }
 
 }  // namespace
+
+std::vector<int32_t> end_tokens(const ModelSpec& model, const Tokenizer* tokenizer) {
+  std::vector<int32_t> ids = model.eos_token_ids;
+  const auto eos = tokenizer != nullptr ? tokenizer->eos_token_id() : std::nullopt;
+  if (eos && std::ranges::find(ids, *eos) == ids.end()) ids.push_back(*eos);
+  return ids;
+}
 
 RequestFactory::RequestFactory(const EngineSetup& setup, std::shared_ptr<const Tokenizer> tokenizer)
     : vocab_size_(setup.model.vocab_size),
@@ -48,12 +54,10 @@ void RequestFactory::check_ids(const char* where, std::span<const int32_t> ids) 
 
 void RequestFactory::check_params(const SamplingParams& params) const {
   params.validate();
-  const auto check_logprobs = [&](const char* name, const std::optional<int64_t>& number) {
-    require(!number || *number <= max_logprobs_, "{} is {}; it must be at most max_logprobs, {}",
+  for (const auto& [name, number] : {std::pair("logprobs", params.logprobs),
+                                     std::pair("prompt_logprobs", params.prompt_logprobs)})
+    require(number.value_or(0) <= max_logprobs_, "{} is {}; it must be at most max_logprobs, {}",
             name, number.value_or(0), max_logprobs_);
-  };
-  check_logprobs("logprobs", params.logprobs);
-  check_logprobs("prompt_logprobs", params.prompt_logprobs);
   require(tokenizer_ != nullptr || (params.stop.empty() && params.bad_words.empty()),
           "stop and bad_words need a tokenizer; the model has no tokenizer.json");
   for (const std::vector<std::string>* texts : {&params.stop, &params.bad_words})

@@ -1,4 +1,4 @@
-#include "nanovllm/engine/end_tokens.h"
+#include "nanovllm/engine/request_factory.h"
 
 #include <gmock/gmock.h>
 #include <unistd.h>
