@@ -20,9 +20,9 @@ class BatchBuilder {
   /// The view is valid until the next call. Without lists the step needs little memory, and draws
   /// any token for a sequence whose parameters have lists.
   StepInput build(const StepPlan& plan, bool with_lists = true);
-  /// What may be drawn for the plan's outputs with a constraint, whose sequences know all tokens
-  /// before. The view is valid until the next call.
-  LateInput build_late(const StepPlan& plan);
+  /// The late part of the step: what may be drawn for the plan's outputs with a constraint, whose
+  /// sequences know all tokens before. The view is valid until the next call of either.
+  StepInput build_late(const StepPlan& plan);
 
  private:
   int32_t num_mask_words() const { return static_cast<int32_t>(ceil_div(vocab_size_, 32)); }
@@ -30,9 +30,8 @@ class BatchBuilder {
 
   int64_t vocab_size_;
   StepArrays arrays_;
-  LateArrays late_arrays_;
   std::vector<uint64_t> lists_;  // of each slot: the RequestParams whose lists it has; 0: none
-  std::vector<std::byte> buffer_, late_buffer_;
+  std::vector<std::byte> buffer_;
 };
 
 }  // namespace nanovllm

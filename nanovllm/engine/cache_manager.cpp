@@ -1,7 +1,5 @@
 #include "nanovllm/engine/cache_manager.h"
 
-#include <utility>
-
 namespace nanovllm {
 
 void CacheManager::match(const Sequence& seq, uint64_t step, CacheHit& hit) const {

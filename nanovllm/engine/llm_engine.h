@@ -83,7 +83,7 @@ class LLMEngine {
   std::deque<StepPlan> in_flight_;
   StepPlan spare_;  // a plan whose memory is reused
   std::unordered_map<uint64_t, std::unique_ptr<Request>> requests_;
-  std::vector<uint64_t> ended_;  // by end()
+  std::vector<std::pair<std::unique_ptr<Request>, FinishReason>> ended_;  // by end()
   std::vector<SequenceUpdate> changes_;
   std::vector<RequestUpdate> updates_;  // the first num_updates_; others only keep their memory
   size_t num_updates_ = 0;

@@ -77,8 +77,7 @@ void Request::set_ids(uint64_t id, uint64_t first_sequence) {
   first_sequence_ = first_sequence;
 }
 
-bool Request::apply(const SequenceUpdate& change, const StepOutput& output, double now,
-                    RequestUpdate& update) {
+bool Request::apply(const SequenceUpdate& change, double now, RequestUpdate& update) {
   const Sequence& seq = *change.seq;
   Choice& choice = choices_[to_size(seq.choice)];
   update.begin(id(), seq.choice, now);
@@ -88,11 +87,10 @@ bool Request::apply(const SequenceUpdate& change, const StepOutput& output, doub
     choice.output.token_ids.push_back(token);
     update.token_ids.push_back(token);
     if (params_->given.logprobs) {
-      const auto first = output.logprobs.begin() + static_cast<ptrdiff_t>(change.first_logprob);
-      update.logprobs.assign(first, first + static_cast<ptrdiff_t>(change.num_logprobs));
+      update.logprobs.assign(change.logprobs.begin(), change.logprobs.end());
       choice.output.logprobs.push_back(update.logprobs);
       choice.output.cumulative_logprob =
-          choice.output.cumulative_logprob.value_or(0) + double{first->logprob};
+          choice.output.cumulative_logprob.value_or(0) + double{change.logprobs.front().logprob};
     }
     // A token that ends the answer is shown only if it is a special one and those are kept.
     const bool shown = seq.finish_reason != FinishReason::kStop ||
@@ -131,13 +129,13 @@ void Request::set_prompt_logprobs(int64_t position, std::span<const Logprob> ent
   output_.prompt_logprobs.at(to_size(position)) = {entries.begin(), entries.end()};
 }
 
-void Request::end_all(const std::function<RequestUpdate&()>& next_update) {
+void Request::end_all(FinishReason reason, const std::function<RequestUpdate&()>& next_update) {
   const double now = steady_seconds();
   for (size_t i = 0; i < choices_.size(); ++i) {
     if (!choices_[i].output.finish_reason.empty()) continue;
     RequestUpdate& update = next_update();
     update.begin(id(), static_cast<int32_t>(i), now);
-    end(choices_[i], ended_, update);
+    end(choices_[i], reason, update);
   }
 }
 
@@ -156,10 +154,7 @@ void Request::end(Choice& choice, FinishReason reason, RequestUpdate& update) {
     choice.output.error = "there is not enough memory for the request";
   choice.output.finish_reason = update.finish_reason = reason_name(reason);
   update.stop_reason = choice.output.stop_reason;
-  if (--num_running_ == 0) finish_request(update);
-}
-
-void Request::finish_request(RequestUpdate& update) {
+  if (--num_running_ > 0) return;
   output_.finish_time = update.time;
   for (Choice& choice : choices_) output_.outputs.push_back(std::move(choice.output));
   static_cast<CompletionOutput&>(output_) = output_.outputs.front();

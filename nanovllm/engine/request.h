@@ -38,23 +38,19 @@ class Request {
   /// Its choices are the sequences `first_sequence` and those that follow.
   void set_ids(uint64_t id, uint64_t first_sequence);
 
-  /// Applies what a step (with `output`) changed in one of the sequences, and fills `update`.
-  /// Returns true if a stop string ended the answer; the caller then finishes the sequence.
-  bool apply(const SequenceUpdate& change, const StepOutput& output, double now,
-             RequestUpdate& update);
+  /// Applies what a step changed in one of the sequences, and fills `update`. Returns true if a
+  /// stop string ended the answer; the caller then finishes the sequence.
+  bool apply(const SequenceUpdate& change, double now, RequestUpdate& update);
   /// Log-probabilities of the prompt token at `position`.
   void set_prompt_logprobs(int64_t position, std::span<const Logprob> entries);
   /// Ends all answers that still run, whose sequences are already finished, and gives each an
   /// update that next_update() returns.
-  void end_all(const std::function<RequestUpdate&()>& next_update);
+  void end_all(FinishReason reason, const std::function<RequestUpdate&()>& next_update);
 
   uint64_t id() const { return output_.request_id; }
   double arrival_time() const { return output_.arrival_time; }
   uint64_t first_sequence() const { return first_sequence_; }
   uint64_t num_choices() const { return choices_.size(); }
-  /// end_all() follows, with this reason.
-  void set_ended(FinishReason reason) { ended_ = reason; }
-  bool is_ended() const { return ended_ != FinishReason::kNone; }
 
  private:
   struct Choice {
@@ -64,7 +60,6 @@ class Request {
   };
   void add_text(Choice& choice, const std::string& piece, std::string& new_text);
   void end(Choice& choice, FinishReason reason, RequestUpdate& update);
-  void finish_request(RequestUpdate& update);
 
   std::shared_ptr<const RequestParams> params_;
   std::shared_ptr<const Tokenizer> tokenizer_;
@@ -72,7 +67,6 @@ class Request {
   uint64_t first_sequence_ = 0;
   std::vector<Choice> choices_;
   size_t num_running_;
-  FinishReason ended_ = FinishReason::kNone;
   RequestOutput output_;  // all but the answers
 };
 

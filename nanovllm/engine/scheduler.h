@@ -13,18 +13,13 @@
 
 namespace nanovllm {
 
-struct ScheduledRow {
+struct ScheduledRow : StepRow {
   Sequence* seq = nullptr;
-  int64_t start = 0, num_tokens = 0;
-  bool store = true;  ///< false: its K and V are in a shared block already, which nobody writes
   bool is_decode = false;  ///< whether it computes the token that was drawn last; else a prefill
 };
 
-/// What a sequence gets from a step (OutputInput).
-struct ScheduledOutput {
+struct ScheduledOutput : OutputInput {
   Sequence* seq = nullptr;
-  int64_t row = 0, offset = 0;
-  OutputKind kind = OutputKind::kToken;
   bool forked = false;  ///< whether it is of a choice that has no row, but shares its parent's
 
   /// Whether tokens that are not read when it is submitted decide what may be drawn (order.late).
@@ -43,17 +38,14 @@ struct StepPlan {
   int64_t num_tokens = 0;
 
   bool empty() const { return rows.empty(); }
-  bool has_late() const;
   void clear();
 };
 
-/// What a step changed in a sequence: it has a new last token, it has ended, or both. The
-/// log-probabilities are the output's entries [first_logprob, first_logprob + num_logprobs).
+/// What a step changed in a sequence: it has a new last token, it has ended, or both.
 struct SequenceUpdate {
   Sequence* seq = nullptr;
   RowStatus status = RowStatus::kOk;  ///< otherwise it has no new token
-  size_t first_logprob = 0;
-  size_t num_logprobs = 0;
+  std::span<const Logprob> logprobs;  ///< of the new token, in the StepOutput
 };
 
 /// Chooses the rows of each step: first come, first served; the decodes of running sequences come
@@ -78,23 +70,21 @@ class Scheduler {
   Sequence* find(uint64_t id) const;
   /// Decides the next step. The plan's sequences exist until postprocess() of that plan.
   void schedule(StepPlan& plan);
-  /// Applies what a step sampled, in the order of the steps. Its sequences exist until the next
-  /// call.
+  /// Applies what a step sampled, in the order of the steps. The updates' sequences exist until the
+  /// next call.
   void postprocess(const StepPlan& plan, const StepOutput& output,
                    std::vector<SequenceUpdate>& updates);
 
-  bool is_finished() const {
-    return waiting_.empty() && running_.empty() && num_held_choices_ == 0;
-  }
+  bool is_finished() const { return num_waiting() + num_running() == 0; }
   int64_t num_waiting() const { return static_cast<int64_t>(waiting_.size()) + num_held_choices_; }
   int64_t num_running() const { return static_cast<int64_t>(running_.size()); }
   const SchedulerStats& stats() const { return stats_; }
   const std::vector<Sequence*>& running() const { return running_; }
 
  private:
-  /// How many tokens of the sequence the step can still compute.
-  int64_t most_tokens(const StepPlan& plan, const Sequence& seq) const;
-  void schedule_row(StepPlan& plan, const ScheduledRow& row);
+  /// Computes as many tokens of the sequence as the step still can. Without `store` their K and V
+  /// are in a shared block already.
+  void schedule_row(StepPlan& plan, Sequence& seq, bool is_decode, bool store = true);
   bool ensure_room(StepPlan& plan, Sequence& seq);
   bool admit(StepPlan& plan, Sequence& seq);
   void fork_choices(StepPlan& plan, Sequence& parent);
@@ -102,8 +92,6 @@ class Scheduler {
   void stop_running(Sequence& seq);
   void preempt(StepPlan& plan, Sequence& seq);
   void commit(Sequence& seq);
-  int64_t final_len(const Sequence& seq) const;
-  FinishReason end_of(const Sequence& seq) const;
   void retire(Sequence& seq);
 
   EngineConfig config_;

@@ -82,6 +82,8 @@ struct Sequence {
   int64_t num_generated() const { return num_tokens() - num_prompt_tokens; }
   /// Tokens that still have to be computed before the next one can be drawn.
   int64_t num_pending() const { return num_tokens() - num_computed; }
+  /// The length at which the answer ends, prompt included.
+  int64_t final_len() const { return num_prompt_tokens + max_tokens; }
   bool is_finished() const { return status == SequenceStatus::kFinished; }
   bool wants_prompt_logprobs() const {
     return choice == 0 && params->given.prompt_logprobs &&

@@ -8,55 +8,34 @@
 
 namespace nanovllm {
 
-namespace {
-
-/// The number of elements of Activations::wide and narrow for each token.
-int64_t wide_size(const ModelSpec& spec) {
-  int64_t size = 0;
-  for (const auto& [attention, mlp, norms] : spec.layers) {
-    const int64_t of_mlp = mlp.num_experts > 0
-                               ? mlp.experts_per_token * std::max(2 * mlp.size, spec.hidden_size)
-                               : 2 * mlp.size;
-    size = std::max({size, attention.qkv_size(), of_mlp});
-  }
-  return size;
-}
-int64_t narrow_size(const ModelSpec& spec) {
-  int64_t size = 0;
-  for (const auto& [attention, mlp, norms] : spec.layers)
-    size = std::max(
-        {size, attention.q_size(), mlp.size * std::max<int64_t>(mlp.experts_per_token, 1)});
-  return size;
-}
-
-bool has_branch(const ModelSpec& spec) {
-  return std::ranges::any_of(spec.layers, [](const LayerSpec& layer) {
-    return layer.norms.after_attention != nullptr || layer.norms.after_mlp != nullptr;
-  });
-}
-bool has_whole_norms(const ModelSpec& spec) {
-  return std::ranges::any_of(spec.layers, [](const LayerSpec& layer) {
-    return layer.attention.qk_norm == QkNorm::kWhole;
-  });
-}
-
-}  // namespace
-
-Activations::Activations(Backend& backend, const ModelSpec& spec, DType dtype, int64_t max_tokens,
+Activations::Activations(Backend* backend, const ModelSpec& spec, DType dtype, int64_t max_tokens,
                          int64_t max_rows) {
   const auto allocate = [&](int64_t n, int64_t k, DType type) {
     Tensor t(nullptr, type, n, k);
-    buffers.push_back(backend.allocate(t.bytes()));
+    bytes += t.bytes();
+    if (backend == nullptr) return t;
+    buffers.push_back(backend->allocate(t.bytes()));
     t.data = buffers.back().get();
     return t;
   };
   const int64_t hidden_size = spec.hidden_size;
+  int64_t wide_size = 0, narrow_size = 0;
+  bool has_branch = false, has_whole_norms = false;
+  for (const auto& [attention, mlp, norms] : spec.layers) {
+    const int64_t top_k = std::max<int64_t>(mlp.experts_per_token, 1);
+    const int64_t of_expert = mlp.num_experts > 0 ? hidden_size : 0;  // ExpertArgs::out
+    wide_size =
+        std::max({wide_size, attention.qkv_size(), top_k * std::max(2 * mlp.size, of_expert)});
+    narrow_size = std::max({narrow_size, attention.q_size(), top_k * mlp.size});
+    has_branch |= norms.after_attention != nullptr || norms.after_mlp != nullptr;
+    has_whole_norms |= attention.qk_norm == QkNorm::kWhole;
+  }
   residual = allocate(max_tokens, hidden_size, dtype);
   hidden = allocate(max_tokens, hidden_size, dtype);
-  if (has_branch(spec)) branch = allocate(max_tokens, hidden_size, dtype);
-  wide = allocate(max_tokens, wide_size(spec), dtype).data;
-  narrow = allocate(max_tokens, narrow_size(spec), dtype).data;
-  if (has_whole_norms(spec)) squares = allocate(max_tokens, 4, DType::kF32);
+  if (has_branch) branch = allocate(max_tokens, hidden_size, dtype);
+  wide = allocate(max_tokens, wide_size, dtype).data;
+  narrow = allocate(max_tokens, narrow_size, dtype).data;
+  if (has_whole_norms) squares = allocate(max_tokens, 4, DType::kF32);
   if (const MlpSpec experts = spec.experts(); experts.num_experts > 0) {
     const int64_t num_entries = max_tokens * experts.experts_per_token;
     routing = {.logits = allocate(max_tokens, experts.num_experts, DType::kF32),
@@ -69,19 +48,6 @@ Activations::Activations(Backend& backend, const ModelSpec& spec, DType dtype, i
   row_residual = allocate(max_rows, hidden_size, dtype);
   row_hidden = allocate(max_rows, hidden_size, dtype);
   logits = allocate(max_rows, spec.vocab_size, DType::kF32);
-}
-
-size_t Activations::bytes(const ModelSpec& spec, DType dtype, int64_t max_tokens,
-                          int64_t max_rows) {
-  const int64_t per_token =
-      (has_branch(spec) ? 3 : 2) * spec.hidden_size + wide_size(spec) + narrow_size(spec);
-  const MlpSpec experts = spec.experts();
-  int64_t floats = max_rows * spec.vocab_size + (has_whole_norms(spec) ? 4 * max_tokens : 0);
-  if (experts.num_experts > 0)
-    floats += max_tokens * (experts.num_experts + 4 * experts.experts_per_token) +
-              5 * experts.num_experts + 2;
-  return to_size(max_tokens * per_token + max_rows * 2 * spec.hidden_size) * dtype_size(dtype) +
-         to_size(floats) * sizeof(float);
 }
 
 namespace {

@@ -11,12 +11,10 @@
 namespace nanovllm {
 
 /// The memory of every intermediate result of the forward pass, allocated once for the largest step
-/// (ownership.memory). The backend must outlive it.
+/// (ownership.memory). The backend must outlive it; without one, only `bytes` is computed.
 struct Activations {
-  Activations(Backend& backend, const ModelSpec& spec, DType dtype, int64_t max_tokens,
+  Activations(Backend* backend, const ModelSpec& spec, DType dtype, int64_t max_tokens,
               int64_t max_rows);
-  /// How many bytes they take in total.
-  static size_t bytes(const ModelSpec& spec, DType dtype, int64_t max_tokens, int64_t max_rows);
 
   // [max_tokens, ...] in the model's dtype.
   Tensor residual;  ///< [max_tokens, hidden_size]
@@ -38,6 +36,7 @@ struct Activations {
   Tensor logits;                    ///< [max_rows, vocab_size] float32
 
   std::vector<Buffer> buffers;
+  size_t bytes = 0;  ///< of all buffers
 };
 
 /// Computes one step through all layers, and stores the keys and values of the new tokens in `kv`.

@@ -32,7 +32,7 @@ class ModelRunner : public Executor {
 
   // They throw what the backend throws.
   void submit(const StepInput& input) override;
-  void complete(const LateInput& late) override;
+  void complete(const StepInput& late) override;
   const StepOutput& wait() override;
 
  private:
@@ -44,7 +44,7 @@ class ModelRunner : public Executor {
   };
   Flight& flight(uint64_t number) { return flights_[number % flights_.size()]; }
   /// The number of rows to which the step is padded for a graph replay; 0: it cannot be replayed.
-  int64_t replay_size(const StepInput& input) const;
+  int64_t replay_size(const StepInput& input, const Step& step) const;
   int64_t max_replay_rows() const { return std::min(state_.num_slots(), kMostGraphRows); }
   void allocate_cache(const EngineSetup& setup);
   void prepare(const EngineSetup& setup);  // calls Backend::prepare()

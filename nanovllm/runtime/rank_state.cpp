@@ -1,10 +1,8 @@
 #include "nanovllm/runtime/rank_state.h"
 
-#include <algorithm>
 #include <new>
 
 #include "nanovllm/base/check.h"
-#include "nanovllm/base/to_size.h"
 
 namespace nanovllm {
 
@@ -31,17 +29,13 @@ void Slot::start(const SlotSetup& setup, std::span<const int32_t>& ids,
                                                    {mask.begin(), mask.end()},
                                                    {words.begin(), words.end()},
                                                    {bias.begin(), bias.end()}});
-    take_tokens(tokens);
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      if (i >= to_size(setup.num_prompt_tokens)) push(tokens[i]);
+      else if (setup.has_penalties()) count(tokens[i], 0);
+    }
   } catch (const std::bad_alloc&) {
     *this = Slot(setup, num_starts_, no_lists);
     is_complete_ = false;
-  }
-}
-
-void Slot::take_tokens(std::span<const int32_t> ids) {
-  for (size_t i = 0; i < ids.size(); ++i) {
-    if (i >= to_size(setup_.num_prompt_tokens)) push(ids[i]);
-    else if (setup_.has_penalties()) count(ids[i], 0);
   }
 }
 

@@ -50,7 +50,6 @@ class Slot {
     std::vector<int32_t> masked_ids, allowed_ids, allowed_mask, bad_words;
     std::vector<TokenBias> biases;
   };
-  void take_tokens(std::span<const int32_t> ids);
   void count(int32_t token, int32_t in_answer);
 
   SlotSetup setup_;

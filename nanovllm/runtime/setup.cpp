@@ -5,7 +5,6 @@
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/system/machine.h"
 #include "nanovllm/base/terminal/logging.h"
-#include "nanovllm/base/to_size.h"
 #include "nanovllm/model/forward.h"
 #include "nanovllm/model/shard.h"
 #include "nanovllm/model/weights.h"
@@ -49,7 +48,8 @@ size_t cache_bytes(const EngineSetup& setup, const ModelSpec& own, const Memory&
   }
   const size_t to_come =
       own.weight_bytes(setup.dtype, /*on_gpu=*/true) + kCudaReserve +
-      Activations::bytes(own, setup.dtype, config.max_num_batched_tokens, config.max_num_seqs);
+      Activations(nullptr, own, setup.dtype, config.max_num_batched_tokens, config.max_num_seqs)
+          .bytes;
   const size_t bytes = memory.left(config.gpu_memory_utilization, to_come);
   const double taken = gib(to_come) + gib(memory.total - memory.free);
   require(bytes > 0 || sizes_cache(config),

@@ -52,15 +52,15 @@ const StepOutput& FakeExecutor::wait() {
   return last_;
 }
 
-void FakeExecutor::complete(const LateInput& late) {
+void FakeExecutor::complete(const StepInput& late) {
   check(!late_.empty(), "no step needs a late part");
   check(late.header().step == step_number_, "the late part of step {}, not {}", late.header().step,
         step_number_);
   std::span<const int32_t> words = late.mask_words;
-  const size_t num_words = late.masks.empty() ? 0 : words.size() / late.masks.size();
+  const size_t num_words = late.late_outputs.empty() ? 0 : words.size() / late.late_outputs.size();
   std::map<size_t, std::span<const int32_t>> masks;
-  for (size_t i = 0; i < late.masks.size(); ++i)
-    masks[static_cast<size_t>(late.masks[i].output)] = words.subspan(i * num_words, num_words);
+  for (size_t i = 0; i < late.late_outputs.size(); ++i)
+    masks[static_cast<size_t>(late.late_outputs[i])] = words.subspan(i * num_words, num_words);
   for (const Late& l : std::exchange(late_, {}))
     draw(outputs_.back().values[l.output], l.slot, l.chain, masks[l.output]);
 }

@@ -129,7 +129,7 @@ class Episode {
       seq->id = next_id_++;
       seq->choice = static_cast<int32_t>(choice);
       seq->params = params;
-      seq->max_tokens = max_tokens;
+      seq->max_tokens = std::min(max_tokens, config_.max_model_len - length);
       seq->seed = seed;
       seq->cache_salt = salt;
       seq->token_ids = prompt;
@@ -214,7 +214,7 @@ class Episode {
   }
 
   void complete() {
-    if (!plans_.back().has_late()) return;
+    if (std::ranges::none_of(plans_.back().outputs, &ScheduledOutput::is_late)) return;
     ++num_late_;
     executor_->complete(builder_.build_late(plans_.back()));
   }

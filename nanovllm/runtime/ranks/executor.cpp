@@ -32,7 +32,7 @@ class RankExecutor : public Executor {
     end_all(e);
   }
 
-  void complete(const LateInput& late) override try {
+  void complete(const StepInput& late) override try {
     workers_->channel().send(late);
     local_->complete(late);
   } catch (const std::exception& e) {

@@ -23,7 +23,7 @@ class Executor {
   /// Gives the late part of the step that was submitted last to every rank. If the step has one
   /// (has_late()), this comes before the next submit() and before the wait() for the step
   /// (order.late).
-  virtual void complete(const LateInput& late) = 0;
+  virtual void complete(const StepInput& late) = 0;
   /// The output of the oldest step not yet waited for, valid until the next submit(). Throws
   /// EngineDead, or what the step threw.
   virtual const StepOutput& wait() = 0;

@@ -27,7 +27,7 @@ void LocalExecutor::submit(const StepInput& input) {
   Step& next = step(num_submitted_);
   clear_for_reuse(next.input);
   next.input.assign(input.bytes().begin(), input.bytes().end());
-  next.is_complete = !has_late(input);
+  next.is_complete = !input.has_late();
   {
     const std::lock_guard lock(mutex_);
     ++num_submitted_;
@@ -35,7 +35,7 @@ void LocalExecutor::submit(const StepInput& input) {
   changed_.notify_all();
 }
 
-void LocalExecutor::complete(const LateInput& late) {
+void LocalExecutor::complete(const StepInput& late) {
   check(num_submitted_ > 0 && !step(num_submitted_ - 1).is_complete, "no step needs a late part");
   Step& newest = step(num_submitted_ - 1);
   newest.late.assign(late.bytes().begin(), late.bytes().end());
@@ -64,7 +64,16 @@ void LocalExecutor::loop() {
     Step& current = step(num_done_);
     lock.unlock();
     try {
-      run(current);
+      const StepInput input(current.input);
+      inner_->submit(input);
+      if (input.has_late()) {
+        lock.lock();
+        changed_.wait(lock, [&] { return current.is_complete || stop_; });
+        lock.unlock();
+        if (!current.is_complete) throw std::runtime_error("a step without its late part");
+        inner_->complete(StepInput(current.late));
+      }
+      current.output = inner_->wait();
     } catch (...) {
       current.error = std::current_exception();
     }
@@ -73,19 +82,6 @@ void LocalExecutor::loop() {
     lock.unlock();
     changed_.notify_all();
   }
-}
-
-void LocalExecutor::run(Step& step) {
-  const StepInput input(step.input);
-  inner_->submit(input);
-  if (has_late(input)) {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return step.is_complete || stop_; });
-    if (!step.is_complete) throw std::runtime_error("a step without its late part");
-    lock.unlock();
-    inner_->complete(LateInput(step.late));
-  }
-  step.output = inner_->wait();
 }
 
 }  // namespace nanovllm

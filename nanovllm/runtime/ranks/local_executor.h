@@ -23,7 +23,7 @@ class LocalExecutor : public Executor {
   ~LocalExecutor() override;
 
   void submit(const StepInput& input) override;
-  void complete(const LateInput& late) override;
+  void complete(const StepInput& late) override;
   const StepOutput& wait() override;
 
  private:
@@ -34,7 +34,6 @@ class LocalExecutor : public Executor {
     std::exception_ptr error;
   };
   void loop();
-  void run(Step& step);
   Step& step(uint64_t number) { return steps_[number % steps_.size()]; }
 
   std::unique_ptr<Executor> inner_;

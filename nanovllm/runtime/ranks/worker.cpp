@@ -25,23 +25,21 @@ void run_steps(RankMemory& memory, ModelRunner& runner) {
   StepChannel& channel = memory.channel();
   memory.ranks().barrier();
   int num_in_flight = 0;
-  bool needs_late = false;  // the newest step needs its late part, and must not be waited for
+  bool needs_late = false;  // the newest step must not be waited for before its late part has come
   for (;;) {
     const int num_complete = num_in_flight - (needs_late ? 1 : 0);
-    switch (channel.receive(num_complete > 0 ? kMilliseconds : -1)) {
-      case StepChannel::Received::kStop:
-        return;
-      case StepChannel::Received::kStep:
-        needs_late = has_late(channel.step());
-        runner.submit(channel.step());
-        if (++num_in_flight < 2) continue;
-        break;
-      case StepChannel::Received::kLate:
-        runner.complete(channel.late());
-        needs_late = false;
-        continue;
-      case StepChannel::Received::kNothing:
-        break;
+    const StepChannel::Received received = channel.receive(num_complete > 0 ? kMilliseconds : -1);
+    if (received == StepChannel::Received::kStop) return;
+    if (received == StepChannel::Received::kInput && needs_late) {
+      runner.complete(channel.input());
+      channel.done();
+      needs_late = false;
+      continue;
+    }
+    if (received == StepChannel::Received::kInput) {
+      needs_late = channel.input().has_late();
+      runner.submit(channel.input());
+      if (++num_in_flight < 2) continue;
     }
     runner.wait();
     channel.done();
