@@ -8,7 +8,9 @@
 
 namespace nanovllm {
 
-static Range deal(const char* name, int64_t total, int64_t unit, Rank rank) {
+namespace {
+
+Range deal(const char* name, int64_t total, int64_t unit, Rank rank) {
   const int64_t most = ceil_div(total, unit);
   require(rank.world <= most,
           "tensor_parallel_size is {}; with a {} of {} this model allows at most {}", rank.world,
@@ -16,6 +18,7 @@ static Range deal(const char* name, int64_t total, int64_t unit, Rank rank) {
   return share(total, unit, rank);
 }
 
+/// This rank's part of one layer.
 LayerShard make_layer_shard(const ModelSpec& model, const LayerSpec& layer, Rank rank) {
   const AttentionSpec& a = layer.attention;
   LayerShard shard;
@@ -39,6 +42,8 @@ LayerShard make_layer_shard(const ModelSpec& model, const LayerSpec& layer, Rank
     shard.kv_heads.push_back((shard.heads.first + i) / group);
   return shard;
 }
+
+}  // namespace
 
 Shard make_shard(const ModelSpec& model, Rank rank) {
   Shard shard;

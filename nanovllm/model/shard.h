@@ -26,7 +26,5 @@ struct Shard {
 
 /// Throws UserError if some rank would get no head, no column or no token.
 Shard make_shard(const ModelSpec& model, Rank rank);
-/// This rank's part of one layer.
-LayerShard make_layer_shard(const ModelSpec& model, const LayerSpec& layer, Rank rank);
 
 }  // namespace nanovllm

@@ -5,8 +5,8 @@
 #include <deque>
 #include <future>
 #include <optional>
-#include <utility>
 
+#include "nanovllm/base/ceil_div.h"
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/system/machine.h"
 #include "nanovllm/base/to_size.h"
@@ -110,26 +110,20 @@ class Loader {
   TensorSource& source_;
 };
 
-/// Which of its KV heads this rank counts in a norm over all KV heads: every head is counted once,
-/// by the first rank that has it.
-std::vector<float> counted_columns(const ModelSpec& spec, const LayerSpec& layer,
-                                   const LayerShard& shard, Rank rank) {
-  std::vector<bool> is_counted(to_size(layer.attention.num_kv_heads));
-  for (int r = 0; r < rank.index; ++r)
-    for (const int64_t head : make_layer_shard(spec, layer, {r, rank.world}).kv_heads)
-      is_counted[to_size(head)] = true;
+/// Layer::k_counted. Every KV head is counted once, by the first rank that has it.
+std::vector<float> counted_columns(const AttentionSpec& whole, const LayerShard& shard) {
+  // The ranks before this one count the KV heads below `next`, those of their query heads.
+  int64_t next = ceil_div(shard.heads.first, whole.num_heads / whole.num_kv_heads);
   std::vector<float> counted;
   for (const int64_t head : shard.kv_heads) {
-    const auto i = to_size(head);
-    counted.insert(counted.end(), to_size(layer.attention.head_dim), is_counted[i] ? 0.0f : 1.0f);
-    is_counted[i] = true;
+    counted.insert(counted.end(), to_size(whole.head_dim), head < next ? 0.0f : 1.0f);
+    next = head + 1;
   }
   return counted;
 }
 
 /// `spec` describes the whole model, `shard` this rank's part of layer `index`.
-Layer load_layer(Loader& load, const ModelSpec& spec, const LayerShard& shard, size_t index,
-                 Rank rank) {
+Layer load_layer(Loader& load, const ModelSpec& spec, const LayerShard& shard, size_t index) {
   const LayerSpec& layer = spec.layers[index];
   const AttentionSpec& a = layer.attention;
   const std::string name = fmt::format("model.layers.{}.", index);
@@ -161,7 +155,8 @@ Layer load_layer(Loader& load, const ModelSpec& spec, const LayerShard& shard, s
   if (a.qk_norm == QkNorm::kWhole) {
     out.q_norm = load.vector({{attn + "q_norm.weight", a.q_size(), {q}}});
     out.k_norm = load.vector({{attn + "k_norm.weight", a.kv_size(), kv}});
-    if (rank.world > 1) out.k_counted = load.vector(counted_columns(spec, layer, shard, rank));
+    const std::vector<float> counted = counted_columns(a, shard);
+    if (std::ranges::count(counted, 0.0f) > 0) out.k_counted = load.vector(counted);
   }
   out.o = load.matrix({whole(attn + "o_proj.weight", hidden.count)}, a.q_size(), q);
   out.after_attention = norm(layer.norms.after_attention);
@@ -182,13 +177,12 @@ Layer load_layer(Loader& load, const ModelSpec& spec, const LayerShard& shard, s
   return out;
 }
 
-void load_tensors(Model& model, Loader& load, const ModelSpec& spec, const Shard& shard,
-                  Rank rank) {
+void load_tensors(Model& model, Loader& load, const ModelSpec& spec, const Shard& shard) {
   const Range hidden = {0, spec.hidden_size};
   model.embed = load.matrix({{"model.embed_tokens.weight", spec.vocab_size, {shard.vocab}}},
                             hidden.count, hidden);
   for (size_t i = 0; i < spec.layers.size(); ++i)
-    model.layers.push_back(load_layer(load, spec, shard.layers[i], i, rank));
+    model.layers.push_back(load_layer(load, spec, shard.layers[i], i));
   model.norm = {load.vector({{"model.norm.weight", hidden.count, {hidden}}}), spec.rms_norm_eps};
   model.lm_head =
       spec.tie_word_embeddings
@@ -228,7 +222,7 @@ void load_model(Model& model, const std::string& folder, const ModelSpec& spec, 
   model.weight_bytes = shard.model.weight_bytes(dtype, /*on_gpu=*/true);
   Loader load(model, spec, &backend, dummy ? *random : *checkpoint);
   backend.load_weights([&] {
-    load_tensors(model, load, spec, shard, rank);
+    load_tensors(model, load, spec, shard);
     if (checkpoint) require_all_taken(*checkpoint, spec);
     for (const RopeConfig& rope : spec.ropes)
       model.ropes.push_back(load.rope_tables(rope, spec.attention().head_dim, max_model_len));
@@ -241,7 +235,7 @@ CheckpointSize check_weights(const std::string& folder, const ModelSpec& spec) {
   Checkpoint checkpoint(folder);
   Model model;
   Loader load(model, spec, nullptr, checkpoint);
-  load_tensors(model, load, spec, make_shard(spec, {}), {});
+  load_tensors(model, load, spec, make_shard(spec, {}));
   require_all_taken(checkpoint, spec);
   return checkpoint.size();
 }

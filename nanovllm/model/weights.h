@@ -3,7 +3,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -27,8 +26,8 @@ struct Layer {
   Norm before_attention, after_attention, before_mlp, after_mlp;
   /// QkNorm::kHead: [head_dim]; kWhole: this rank's part of [q_size] and [kv_size]; or none.
   Tensor q_norm, k_norm;
-  /// With kWhole and several ranks, which columns of k this rank counts [kv_size]: 1 or 0. A KV
-  /// head that several ranks have is counted once.
+  /// With kWhole: which columns of k this rank counts [kv_size], 1 or 0; or none: all. A KV head
+  /// that several ranks have is counted once.
   Tensor k_counted;
 };
 
