@@ -24,7 +24,6 @@ BlockPool::BlockPool(int64_t num_blocks, int64_t block_size, bool enable_prefix_
       enable_prefix_caching_(enable_prefix_caching),
       hash_(hash),
       hash_key_(uint64_t{std::random_device()()} << 32 | std::random_device()()),
-      num_free_(num_blocks),
       num_kept_(num_kept) {
   cached_.reserve(blocks_.size());
 }
@@ -63,7 +62,7 @@ bool BlockPool::allocate(Sequence& seq, std::span<const int32_t> prefix, int64_t
   check(seq.block_table.empty(), "sequence {} already has blocks", seq.id);
   const auto is_free = [&](int32_t id) { return block(id).ref_count == 0; };
   const int64_t num_new = num_blocks - std::ssize(prefix);
-  if (num_new + std::ranges::count_if(prefix, is_free) > num_free_) return false;
+  if (num_new + std::ranges::count_if(prefix, is_free) > num_free()) return false;
   for (const int32_t id : prefix) share(id);
   seq.block_table.assign(prefix.begin(), prefix.end());
   seq.num_hashed = std::ssize(prefix);
@@ -73,7 +72,7 @@ bool BlockPool::allocate(Sequence& seq, std::span<const int32_t> prefix, int64_t
 }
 
 bool BlockPool::append(Sequence& seq, int64_t num_blocks) {
-  if (num_blocks > num_free_) return false;
+  if (num_blocks > num_free()) return false;
   for (int64_t i = 0; i < num_blocks; ++i) seq.block_table.push_back(take_free());
   return true;
 }
@@ -158,15 +157,14 @@ void BlockPool::forget(int32_t id) {
 }
 
 int32_t BlockPool::take_free() {
-  check(num_free_ > 0, "no free block");
-  int32_t id = first_free_;
-  const bool evicts = id >= 0 && block(id).hash;
-  if (num_used_ < num_blocks() && (id < 0 || (evicts && num_used_ < num_kept_))) {
-    id = num_used_++;
-    --num_free_;
-  } else {
-    unlink(id);
+  check(num_free() > 0, "no free block");
+  const bool evicts = !free_.empty() && block(free_.front()).hash;
+  if (num_used_ < num_blocks() && (free_.empty() || (evicts && num_used_ < num_kept_))) {
+    block(num_used_).place = free_.insert(free_.begin(), num_used_);
+    ++num_used_;
   }
+  const int32_t id = free_.front();
+  in_use_.splice(in_use_.end(), free_, free_.begin());
   forget(id);
   block(id).ref_count = 1;
   ++stats_.blocks_taken;
@@ -174,7 +172,7 @@ int32_t BlockPool::take_free() {
 }
 
 void BlockPool::share(int32_t id) {
-  if (block(id).ref_count++ == 0) unlink(id);
+  if (block(id).ref_count++ == 0) in_use_.splice(in_use_.end(), free_, block(id).place);
   ++stats_.blocks_shared;
 }
 
@@ -182,20 +180,8 @@ void BlockPool::release(int32_t id) {
   Block& b = block(id);
   check(b.ref_count > 0, "block {} is freed twice", id);
   if (--b.ref_count > 0) return;
-  b.previous = b.hash ? last_free_ : -1;
-  b.next = b.hash ? -1 : first_free_;
-  (b.previous >= 0 ? block(b.previous).next : first_free_) = id;
-  (b.next >= 0 ? block(b.next).previous : last_free_) = id;
-  ++num_free_;
+  free_.splice(b.hash ? free_.end() : free_.begin(), in_use_, b.place);
   ++stats_.blocks_freed;
-}
-
-void BlockPool::unlink(int32_t id) {
-  Block& b = block(id);
-  (b.previous >= 0 ? block(b.previous).next : first_free_) = b.next;
-  (b.next >= 0 ? block(b.next).previous : last_free_) = b.previous;
-  b.previous = b.next = -1;
-  --num_free_;
 }
 
 }  // namespace nanovllm
