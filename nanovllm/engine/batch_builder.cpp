@@ -76,7 +76,8 @@ StepInput BatchBuilder::build(const StepPlan& plan, bool with_lists) {
   }
   for (const ScheduledOutput& output : plan.outputs) {
     arrays_.outputs.push_back(output);
-    if (output.is_late()) arrays_.outputs.back().num_late_words = num_mask_words();
+    if (output.is_late())
+      arrays_.outputs.back().num_late_words = static_cast<int32_t>(num_mask_words_);
   }
   arrays_.copies = plan.copies;
   arrays_.state_copies = plan.state_copies;
@@ -85,7 +86,7 @@ StepInput BatchBuilder::build(const StepPlan& plan, bool with_lists) {
 
 StepInput BatchBuilder::build_late(const StepPlan& plan) {
   arrays_.clear();
-  const auto num_words = to_size(num_mask_words());
+  const auto num_words = to_size(num_mask_words_);
   for (size_t i = 0; i < plan.outputs.size(); ++i) {
     const Sequence& seq = *plan.outputs[i].seq;
     if (!plan.outputs[i].is_late() || seq.is_finished()) continue;

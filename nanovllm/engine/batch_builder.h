@@ -15,7 +15,7 @@ namespace nanovllm {
 /// std::bad_alloc.
 class BatchBuilder {
  public:
-  explicit BatchBuilder(int64_t vocab_size) : vocab_size_(vocab_size) {}
+  explicit BatchBuilder(int64_t vocab_size) : num_mask_words_(ceil_div(vocab_size, 32)) {}
 
   /// The view is valid until the next call. Without lists the step needs little memory, and draws
   /// any token for a sequence whose parameters have lists.
@@ -25,10 +25,9 @@ class BatchBuilder {
   StepInput build_late(const StepPlan& plan);
 
  private:
-  int32_t num_mask_words() const { return static_cast<int32_t>(ceil_div(vocab_size_, 32)); }
   void add_setup(const Sequence& seq, bool with_lists);
 
-  int64_t vocab_size_;
+  int64_t num_mask_words_;
   StepArrays arrays_;
   std::vector<uint64_t> lists_;  // of each slot: the RequestParams whose lists it has; 0: none
   std::vector<std::byte> buffer_;

@@ -117,15 +117,11 @@ void Scheduler::schedule(StepPlan& plan) {
 }
 
 void Scheduler::schedule_row(StepPlan& plan, Sequence& seq, bool is_decode, bool store) {
-  const int64_t start = seq.num_computed;
-  const int64_t num_tokens =
-      std::min(cache_.row_end(seq) - start, config_.max_num_batched_tokens - plan.num_tokens);
-  plan.rows.push_back({{.slot = seq.slot,
-                        .start = static_cast<int32_t>(start),
-                        .num_tokens = static_cast<int32_t>(num_tokens),
-                        .store = store},
-                       &seq,
-                       is_decode});
+  const auto row = static_cast<int32_t>(plan.rows.size());
+  const auto start = static_cast<int32_t>(seq.num_computed);
+  const auto num_tokens = static_cast<int32_t>(
+      std::min(cache_.row_end(seq) - start, config_.max_num_batched_tokens - plan.num_tokens));
+  plan.rows.push_back({{seq.slot, start, num_tokens, store}, &seq, is_decode});
   plan.num_tokens += num_tokens;
   (is_decode ? stats_.decode_tokens : stats_.prefill_tokens) += num_tokens;
   seq.num_computed += num_tokens;
@@ -133,22 +129,16 @@ void Scheduler::schedule_row(StepPlan& plan, Sequence& seq, bool is_decode, bool
   ++seq.num_in_flight;
   cache_.save_state(seq, step_, plan.state_copies);
   commit(seq);
-  ScheduledOutput output = {{.sequence = seq.id, .slot = seq.slot}, &seq};
-  output.row = static_cast<int32_t>(plan.rows.size() - 1);
+  const auto add_output = [&](int32_t offset, OutputKind kind, int32_t target) {
+    plan.outputs.push_back({{seq.id, seq.slot, row, offset, kind, target}, &seq});
+  };
   if (seq.wants_prompt_logprobs()) {
-    output.kind = OutputKind::kLogprobs;
     const int64_t end = std::min(seq.num_computed, seq.num_prompt_tokens - 1);
-    for (int64_t i = start; i < end; ++i) {
-      output.offset = static_cast<int32_t>(i - start);
-      output.target = seq.token_ids[to_size(i + 1)];
-      plan.outputs.push_back(output);
-    }
+    for (int32_t offset = 0; start + offset < end; ++offset)
+      add_output(offset, OutputKind::kLogprobs, seq.token_ids[to_size(start + offset + 1)]);
   }
   if (seq.num_pending() > 0) return;
-  output.kind = OutputKind::kToken;
-  output.offset = static_cast<int32_t>(num_tokens - 1);
-  output.target = kNoToken;
-  plan.outputs.push_back(output);
+  add_output(num_tokens - 1, OutputKind::kToken, kNoToken);
   ++seq.num_unread;
   if (!seq.choices.empty()) fork_choices(plan, seq);
 }

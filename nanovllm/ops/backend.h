@@ -128,12 +128,8 @@ class Backend {
   /// any weight. `ranks` must outlive the backend. After that, the weights of the embedding and of
   /// the logits hold only the rows share(vocab_size, kShareUnit, ranks.rank()); embed, the
   /// operations on a Residual, the sampler and token_logprobs are collectives, which all ranks call
-  /// in the same order (order.alike). Throws UserError if the device does not support several
-  /// ranks.
-  virtual void connect(Communicator& /*ranks*/, int64_t /*vocab_size*/) {
-    throw UserError(
-        "tensor parallelism is not available on this device; use tensor_parallel_size 1");
-  }
+  /// in the same order (order.alike).
+  virtual void connect(Communicator& ranks, int64_t vocab_size) = 0;
   /// Replaces x, which must be dense, by its sum over the ranks. Every rank gets the same bits.
   virtual void all_reduce(Tensor /*x*/) {}
 
@@ -186,10 +182,8 @@ class Backend {
 
   /// Makes one weight of num_experts matrices for expert_matmul(). `parts` has those of the first
   /// expert, then those of the second, and so on, all with equal shapes.
-  virtual WeightPtr pack_experts(std::span<const WeightRows> /*parts*/, int64_t /*num_experts*/,
-                                 DType /*dtype*/) {
-    refuse_experts();
-  }
+  virtual WeightPtr pack_experts(std::span<const WeightRows> parts, int64_t num_experts,
+                                 DType dtype) = 0;
 
   // -- forward pass: tensors
   /// out [T, hidden] = table[ids [T]]. The ids refer to the whole vocabulary on every rank.

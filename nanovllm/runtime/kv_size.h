@@ -6,7 +6,6 @@
 
 #include "nanovllm/base/config.h"
 #include "nanovllm/model/model_spec.h"
-#include "nanovllm/ops/backend.h"
 #include "nanovllm/ops/communicator.h"
 
 namespace nanovllm {

@@ -4,7 +4,6 @@
 #include <string>
 
 #include "nanovllm/base/config.h"
-#include "nanovllm/ops/communicator.h"
 #include "nanovllm/runtime/ranks/worker_processes.h"
 
 namespace nanovllm {

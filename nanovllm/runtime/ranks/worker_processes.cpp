@@ -151,23 +151,20 @@ void WorkerProcesses::report_end(size_t i, int status) {
   std::array<char, 1024> last_words;
   const ssize_t n =
       ::recv(workers_[i].socket.get(), last_words.data(), last_words.size(), MSG_DONTWAIT);
-  if (n > 0) {
-    const std::string_view text(last_words.data(), to_size(n));
-    return ranks().abort(fmt::format("rank {}: {}", i + 1, text),
-                         /*is_user_error=*/WIFEXITED(status) && WEXITSTATUS(status) == 2);
-  }
-  if (WIFSIGNALED(status))
-    ranks().abort(fmt::format("the process of rank {} was ended by signal {} ({})", i + 1,
-                              WTERMSIG(status), strsignal(WTERMSIG(status))));
-  else if (WEXITSTATUS(status) == kExitOtherBuild)
-    ranks().abort(
-        fmt::format("{} is not from the same build as this program; name the nanovllm binary "
-                    "that belongs to it in worker_path",
-                    binary_),
-        /*is_user_error=*/true);
-  else
-    ranks().abort(
-        fmt::format("the process of rank {} ended with status {}", i + 1, WEXITSTATUS(status)));
+  const int code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  std::string why;
+  if (n > 0)
+    why = fmt::format("rank {}: {}", i + 1, std::string_view(last_words.data(), to_size(n)));
+  else if (WIFSIGNALED(status))
+    why = fmt::format("the process of rank {} was ended by signal {} ({})", i + 1, WTERMSIG(status),
+                      strsignal(WTERMSIG(status)));
+  else if (code == kExitOtherBuild)
+    why = fmt::format(
+        "{} is not from the same build as this program; name the nanovllm binary "
+        "that belongs to it in worker_path",
+        binary_);
+  else why = fmt::format("the process of rank {} ended with status {}", i + 1, code);
+  ranks().abort(why, /*is_user_error=*/code == (n > 0 ? 2 : kExitOtherBuild));
 }
 
 }  // namespace nanovllm
