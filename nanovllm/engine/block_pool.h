@@ -27,9 +27,8 @@ uint64_t block_hash(uint64_t previous, std::span<const int32_t> token_ids);
 /// nobody can occupy the hash of another tenant's block to find out whether it is there.
 ///
 /// Blocks are first used in the order of their ids, and only if the reuse of a free one would lose
-/// cached contents. When `num_kept` of them were used, another one is only if all of these are in
-/// use: memory that is allocated at the first use then grows with what runs at the same time, not
-/// with the number of requests.
+/// cached contents. When `num_kept` were used, another one is only if all of these are in use: so
+/// memory grows with what runs at the same time, not with the number of requests.
 class BlockPool {
  public:
   BlockPool(int64_t num_blocks, int64_t block_size, bool enable_prefix_caching,
@@ -48,7 +47,7 @@ class BlockPool {
   /// Frees all blocks of the sequence; the last one will be reused first.
   void deallocate(Sequence& seq);
   /// Fills the child's empty table with the blocks of the parent's prompt. Full blocks are shared;
-  /// a last block that is not full is copied. Returns false, and changes nothing, if none is free.
+  /// a last one that is not full is copied. Returns false, and changes nothing, if none is free.
   bool fork(const Sequence& parent, Sequence& child, std::vector<BlockCopy>& copies);
   /// Registers the hashes of the full blocks in the first `limit` tokens, which must be known and
   /// computed.

@@ -15,16 +15,12 @@
 
 namespace nanovllm {
 
-namespace {
-
-void describe(const StepPlan& plan, StepTrace& step) {
+static void describe(const StepPlan& plan, StepTrace& step) {
   for (const ScheduledRow& row : plan.rows)
     step.rows.push_back({row.seq->id, row.start, row.num_tokens, row.is_decode});
   for (const Sequence* seq : plan.setups) step.admitted.push_back(seq->id);
   for (const Sequence* seq : plan.preempted) step.preempted.push_back(seq->id);
 }
-
-}  // namespace
 
 LLMEngine LLMEngine::load(const std::string& model, const EngineConfig& config) {
   std::unique_ptr<Trace> trace;

@@ -27,8 +27,8 @@ class LLMEngine {
   /// Loads a checkpoint folder. Throws UserError.
   static LLMEngine load(const std::string& model, const EngineConfig& config);
   /// An engine over any executor. It reads only the vocabulary size and the end tokens of
-  /// setup.model. `tokenizer` may be null; then prompts and answers are only token ids.
-  /// Everything that it does is written to `trace`, if there is one.
+  /// setup.model. Without a tokenizer, prompts and answers are only token ids. Everything that the
+  /// engine does is written to `trace`, if there is one.
   LLMEngine(EngineSetup setup, std::unique_ptr<Executor> executor,
             std::shared_ptr<const Tokenizer> tokenizer, std::unique_ptr<Trace> trace = nullptr);
   LLMEngine(const LLMEngine&) = delete;  // its members refer to each other

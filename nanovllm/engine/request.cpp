@@ -13,10 +13,8 @@
 
 namespace nanovllm {
 
-namespace {
-
 /// Whether the request's own restrictions leave no token to draw next.
-bool allows_no_token(const Sequence& seq, int64_t vocab_size) {
+static bool allows_no_token(const Sequence& seq, int64_t vocab_size) {
   const RequestParams& params = *seq.params;
   const std::span answer = std::span(seq.token_ids).subspan(to_size(seq.num_prompt_tokens));
   std::vector<int32_t> forbidden;
@@ -36,8 +34,6 @@ bool allows_no_token(const Sequence& seq, int64_t vocab_size) {
   if (!params.allowed_ids.empty()) return std::ranges::all_of(params.allowed_ids, is_forbidden);
   return std::ranges::all_of(std::views::iota(0, static_cast<int32_t>(vocab_size)), is_forbidden);
 }
-
-}  // namespace
 
 const char* reason_name(FinishReason reason) {
   static constexpr std::array kNames = {"", "stop", "length", "abort", "error", "error"};

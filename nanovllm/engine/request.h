@@ -29,11 +29,10 @@ class Request {
   void set_scheduled(double at) {
     if (output_.scheduled_time == 0) output_.scheduled_time = at;
   }
-  /// The answers continue the text of the prompt: Detokenizer::continue_text(). Called before it
-  /// runs.
+  // These two are called before the request runs.
+  /// The answers continue the text of the prompt: Detokenizer::continue_text().
   void continue_text();
-  /// The texts of the answers contain these special tokens, even if others are left out:
-  /// Detokenizer::show(). Called before it runs.
+  /// The texts of the answers contain these special tokens: Detokenizer::show().
   void show_special_tokens(const std::vector<int32_t>& ids);
   /// Its choices are the sequences `first_sequence` and those that follow.
   void set_ids(uint64_t id, uint64_t first_sequence);

@@ -12,14 +12,10 @@
 
 namespace nanovllm {
 
-namespace {
-
-void sort_unique(std::vector<int32_t>& ids) {
+static void sort_unique(std::vector<int32_t>& ids) {
   std::ranges::sort(ids);
   ids.erase(std::ranges::unique(ids).begin(), ids.end());
 }
-
-}  // namespace
 
 std::vector<int32_t> end_tokens(const ModelSpec& model, const Tokenizer* tokenizer) {
   std::vector<int32_t> ids = model.eos_token_ids;

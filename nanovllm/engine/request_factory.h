@@ -31,8 +31,7 @@ struct NewRequest {
 /// thread may use it, also when the engine has ended.
 class RequestFactory {
  public:
-  /// Reads the limits, the vocabulary size and the end tokens of `setup`, and the end token of the
-  /// tokenizer, which may be null.
+  /// `tokenizer` may be null.
   RequestFactory(const EngineSetup& setup, std::shared_ptr<const Tokenizer> tokenizer);
 
   /// Throws UserError for parameters out of range and ids outside the vocabulary. Many requests in

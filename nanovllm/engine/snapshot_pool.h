@@ -12,12 +12,10 @@
 namespace nanovllm {
 
 /// The snapshots of recurrent states, in the order of their last use. A snapshot is found under the
-/// last block of its prefix with the contents that the block had. So its hits are as exact as those
-/// of blocks (`cache.exact-hits`).
-///
-/// Every rank runs the steps in order, and a step restores states before it saves others. So a
-/// snapshot may be replaced although a submitted step, or the planned one, still restores or saves
-/// it; only two states of one step need two snapshots.
+/// last block of its prefix with the contents that the block had (`cache.exact-hits`). Every rank
+/// runs the steps in order, and a step restores states before it saves others. So a snapshot may be
+/// replaced although a step that is submitted or planned still restores or saves it; only two
+/// states of one step need two snapshots.
 class SnapshotPool {
  public:
   struct Snapshot : SnapshotRef {

@@ -61,7 +61,7 @@ void load_model(
     const std::function<void()>& meanwhile = [] {});
 
 /// Checks that the files in `folder` contain exactly the weights that `spec` requires, as
-/// load_model() does, but reads only their headers.
+/// load_model() does, but reads only their headers. Throws UserError.
 CheckpointSize check_weights(const std::string& folder, const ModelSpec& spec);
 
 }  // namespace nanovllm

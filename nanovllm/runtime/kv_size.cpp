@@ -6,15 +6,12 @@
 #include "nanovllm/base/ceil_div.h"
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/to_size.h"
+#include "nanovllm/ops/kv_cache.h"
 
 namespace nanovllm {
 
-namespace {
-
 // The index of a token's slot in the cache is an int32 (Batch::slot_mapping).
 constexpr int64_t kMaxSlots = std::numeric_limits<int32_t>::max();
-
-}  // namespace
 
 KvSize size_kv_cache(const EngineConfig& config, const ModelSpec& model, DType kv_dtype,
                      size_t bytes, Communicator* ranks, const std::string& where) {

@@ -7,7 +7,6 @@
 #include "nanovllm/base/terminal/logging.h"
 #include "nanovllm/model/forward.h"
 #include "nanovllm/model/shard.h"
-#include "nanovllm/model/weights.h"
 #include "nanovllm/ops/cuda_library.h"
 #include "nanovllm/runtime/ranks/step_channel.h"
 
@@ -136,10 +135,6 @@ EngineSetup resolve_setup(const std::string& model, const EngineConfig& given, B
 
 ChoiceCache choice_cache(const EngineConfig& config) {
   return {config.cache_folder(), kBuildChecksum};
-}
-
-CheckpointSize check_checkpoint(const std::string& model, const ModelSpec& config) {
-  return check_weights(model, config);
 }
 
 }  // namespace nanovllm

@@ -8,9 +8,8 @@
 #include "nanovllm/base/ceil_div.h"
 #include "nanovllm/base/config.h"
 #include "nanovllm/base/to_size.h"
-#include "nanovllm/checkpoint/checkpoint.h"
 #include "nanovllm/families/load.h"
-#include "nanovllm/model/model_spec.h"
+#include "nanovllm/model/weights.h"
 #include "nanovllm/ops/backend.h"
 #include "nanovllm/runtime/kv_size.h"
 
@@ -53,9 +52,5 @@ EngineSetup resolve_setup(const std::string& model, const EngineConfig& config, 
 
 /// Where the choices of kernels are kept.
 ChoiceCache choice_cache(const EngineConfig& config);
-
-/// Checks the files of weights in the folder `model` without reading the weights. Throws UserError
-/// if one is missing or broken, or does not match the model's config.json.
-CheckpointSize check_checkpoint(const std::string& model, const ModelSpec& config);
 
 }  // namespace nanovllm

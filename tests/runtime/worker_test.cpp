@@ -18,6 +18,7 @@
 #include <functional>
 
 #include "nanovllm/base/error.h"
+#include "nanovllm/runtime/ranks/worker_processes.h"
 
 namespace nanovllm {
 namespace {

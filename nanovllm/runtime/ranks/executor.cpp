@@ -3,11 +3,13 @@
 #include <optional>
 #include <utility>
 
+#include "nanovllm/base/arguments.h"
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/system/machine.h"
+#include "nanovllm/model/shard.h"
 #include "nanovllm/runtime/model_runner.h"
 #include "nanovllm/runtime/ranks/local_executor.h"
-#include "nanovllm/runtime/ranks/worker.h"
+#include "nanovllm/runtime/ranks/worker_processes.h"
 #include "nanovllm/runtime/setup.h"
 
 namespace nanovllm {
@@ -54,6 +56,21 @@ class RankExecutor : public Executor {
   std::unique_ptr<Executor> local_;  // destroyed first: its last steps need the others
 };
 
+/// Starts the processes of the other ranks. Throws UserError, also if the model cannot be divided
+/// over that many ranks.
+std::unique_ptr<WorkerProcesses> start_workers(const std::string& model,
+                                               const EngineConfig& config) {
+  const auto world = static_cast<int>(config.tensor_parallel_size);
+  make_shard(load_model_spec(model, config), {0, world});  // throws before any process is started
+  std::vector<std::string> arguments = to_arguments(config);
+  arguments.insert(arguments.begin(), {"worker", model});  // what apps/worker.cpp reads
+  std::string binary = config.worker_path;
+  if (binary.empty())
+    binary = find_program("nanovllm", reinterpret_cast<const void*>(&start_workers),
+                          "the other ranks run it; name it in worker_path");
+  return std::make_unique<WorkerProcesses>(binary, arguments, world, config.step_timeout);
+}
+
 }  // namespace
 
 std::unique_ptr<Executor> start_ranks(const std::string& model, const EngineConfig& given,
@@ -62,7 +79,7 @@ std::unique_ptr<Executor> start_ranks(const std::string& model, const EngineConf
   std::unique_ptr<WorkerProcesses> workers;  // outlives the backend, which may use its memory
   std::unique_ptr<Backend> backend = make_backend(config);
   config.choose_batched_tokens();  // for the workers too
-  workers = start_workers(model, config);
+  if (config.tensor_parallel_size > 1) workers = start_workers(model, config);
   setup = resolve_setup(model, config, *backend, workers ? &workers->ranks() : nullptr);
   std::optional<SocketBinding> socket;  // of rank 0's memory and of the thread of its steps
   if (workers && config.device == "cpu") socket.emplace(0);

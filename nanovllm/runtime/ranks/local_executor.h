@@ -13,9 +13,8 @@
 
 namespace nanovllm {
 
-/// The queue of a backend that has none, such as the CPU's: runs an executor's steps on a separate
-/// thread, so that the caller can schedule the next step, and make the late part of this one,
-/// meanwhile.
+/// The queue of a backend that has none, such as the CPU's: runs an executor's steps on a thread,
+/// so that the caller can meanwhile schedule the next step and make the late part of this one.
 class LocalExecutor : public Executor {
  public:
   explicit LocalExecutor(std::unique_ptr<Executor> inner);

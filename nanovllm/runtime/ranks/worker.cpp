@@ -2,23 +2,19 @@
 
 #include <optional>
 #include <utility>
-#include <vector>
 
-#include "nanovllm/base/arguments.h"
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/system/child_process.h"
 #include "nanovllm/base/system/machine.h"
 #include "nanovllm/base/terminal/logging.h"
-#include "nanovllm/model/shard.h"
 #include "nanovllm/runtime/model_runner.h"
+#include "nanovllm/runtime/ranks/worker_processes.h"
 #include "nanovllm/runtime/setup.h"
 
 namespace nanovllm {
 
-namespace {
-
 /// Runs the steps that rank 0 sends, until rank 0 stops.
-void run_steps(RankMemory& memory, ModelRunner& runner) {
+static void run_steps(RankMemory& memory, ModelRunner& runner) {
   // The device computes a step while the next one is prepared. So the rank waits for the result
   // only if no other step arrives during this time.
   constexpr int kMilliseconds = 10;
@@ -45,22 +41,6 @@ void run_steps(RankMemory& memory, ModelRunner& runner) {
     channel.done();
     --num_in_flight;
   }
-}
-
-}  // namespace
-
-std::unique_ptr<WorkerProcesses> start_workers(const std::string& model,
-                                               const EngineConfig& config) {
-  const auto world = static_cast<int>(config.tensor_parallel_size);
-  if (world == 1) return nullptr;
-  make_shard(load_model_spec(model, config), {0, world});  // throws before any process is started
-  std::vector<std::string> arguments = to_arguments(config);
-  arguments.insert(arguments.begin(), {"worker", model});  // what apps/worker.cpp reads
-  std::string binary = config.worker_path;
-  if (binary.empty())
-    binary = find_program("nanovllm", reinterpret_cast<const void*>(&start_workers),
-                          "the other ranks run it; name it in worker_path");
-  return std::make_unique<WorkerProcesses>(binary, arguments, world, config.step_timeout);
 }
 
 int run_worker(const std::string& model, EngineConfig config, int rank, int memory_fd,
