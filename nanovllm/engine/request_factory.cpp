@@ -103,7 +103,6 @@ NewRequest RequestFactory::make(std::vector<int32_t> prompt,
                                 std::shared_ptr<const RequestParams> params,
                                 const std::string& cache_salt) const {
   check_prompt(prompt);
-  const int64_t most = max_tokens(params->given, prompt.size());
   CacheSalt salt;
   if (!cache_salt.empty()) salt = std::make_shared<const std::string>(cache_salt);
   NewRequest made;
@@ -111,7 +110,7 @@ NewRequest RequestFactory::make(std::vector<int32_t> prompt,
     auto seq = std::make_unique<Sequence>();
     seq->choice = static_cast<int32_t>(choice);
     seq->params = params;
-    seq->max_tokens = most;
+    seq->max_tokens = params->given.max_tokens;
     seq->cache_salt = salt;
     seq->token_ids = prompt;
     seq->num_prompt_tokens = static_cast<int64_t>(prompt.size());

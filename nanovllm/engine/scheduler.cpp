@@ -55,6 +55,8 @@ void Scheduler::add(std::vector<std::unique_ptr<Sequence>> choices) {
   try {
     insert_by_age(waiting_, first);
     for (std::unique_ptr<Sequence>& choice : choices) {
+      choice->max_tokens =
+          std::min(choice->max_tokens, config_.max_model_len - choice->num_prompt_tokens);
       if (choice.get() != first) first->choices.push_back(choice.get());
       const uint64_t id = choice->id;
       sequences_.emplace(id, std::move(choice));
@@ -69,18 +71,17 @@ void Scheduler::add(std::vector<std::unique_ptr<Sequence>> choices) {
 
 void Scheduler::finish(Sequence& seq, FinishReason reason) {
   if (seq.is_finished()) return;
+  const auto end = [&](Sequence& ended) {
+    ended.status = SequenceStatus::kFinished;
+    ended.finish_reason = reason;
+    if (ended.num_in_flight == 0) retire(ended);
+  };
   num_held_choices_ -= static_cast<int64_t>(seq.choices.size());
-  for (Sequence* choice : seq.choices) {
-    choice->status = SequenceStatus::kFinished;
-    choice->finish_reason = reason;
-    retire(*choice);
-  }
+  for (Sequence* choice : seq.choices) end(*choice);
   seq.choices.clear();
   if (seq.status == SequenceStatus::kRunning) stop_running(seq);
   else erase_by_age(waiting_, &seq);
-  seq.status = SequenceStatus::kFinished;
-  seq.finish_reason = reason;
-  if (seq.num_in_flight == 0) retire(seq);
+  end(seq);
 }
 
 Sequence* Scheduler::find(uint64_t id) const {

@@ -41,7 +41,7 @@ struct Sequence {
   uint64_t request_id = 0;
   int32_t choice = 0;
   std::shared_ptr<const RequestParams> params;
-  int64_t max_tokens = 0;  ///< of the answer: bounded by the context
+  int64_t max_tokens = 0;  ///< of the answer; Scheduler::add() bounds it by the context
   uint64_t seed = 0;
   std::unique_ptr<Constraint> constraint;  ///< null: any token may come next
   CacheSalt cache_salt;                    ///< prompts with different salts share no blocks

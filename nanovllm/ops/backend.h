@@ -142,8 +142,8 @@ class Backend {
   virtual void download(void* host, const void* device, size_t bytes) = 0;
 
   // -- steps
-  /// The step that comes next, whose first part is empty and is to be written. It is valid until
-  /// the next call.
+  /// The step that comes next, whose lists are empty and are to be written. It is valid until the
+  /// next call.
   Step& new_step() {
     step_.clear();
     return step_;

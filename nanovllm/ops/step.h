@@ -39,7 +39,7 @@ struct Step {
   Tensor last_tokens;  ///< [max_num_seqs] int32 in the backend's memory, kept from step to step:
                        ///< the token that each slot drew last
   /// Log-probabilities are those of the distributions from which the rows are drawn, instead of
-  /// those of the raw logits.
+  /// those of the raw logits. Kept from step to step, too.
   bool processed_logprobs = false;
 
   // -- from the backend: int32, in its memory
@@ -55,7 +55,7 @@ struct Step {
   int64_t num_tokens() const { return static_cast<int64_t>(token_ids.size()); }
   int64_t num_seqs() const { return static_cast<int64_t>(rows.size()); }
   int64_t num_drawn() const { return static_cast<int64_t>(samples.size()); }
-  /// Empties the first part; its memory is reused.
+  /// Empties the lists; their memory is reused.
   void clear();
   /// Whether a row's mask comes after the forward pass was begun (SampleRow::num_late_words).
   bool has_late_rows() const;

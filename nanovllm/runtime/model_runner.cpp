@@ -12,9 +12,9 @@ ModelRunner::ModelRunner(const std::string& folder, const EngineSetup& setup,
       activations_(backend_.get(), make_shard(setup.model, rank).model, setup.dtype,
                    setup.config.max_num_batched_tokens, setup.config.max_num_seqs),
       state_(setup.config.max_num_seqs, setup.config.block_size),
-      processed_logprobs_(setup.config.logprobs_mode == "processed_logprobs"),
       replays_(!setup.config.enforce_eager && backend_->replays()) {
   const EngineConfig& c = setup.config;
+  backend_->step().processed_logprobs = c.logprobs_mode == "processed_logprobs";
   // Reading the weights and preparing kernels take about the same time.
   load_model(model_, folder, setup.model, setup.dtype, c.load_format == "dummy", *backend_,
              c.max_model_len, rank, [&] {
@@ -42,7 +42,7 @@ void ModelRunner::allocate_cache(const EngineSetup& setup) {
     return {buffers_.back().get(), DType::kI32, sizes...};
   };
   kv_.block_tables = allocate_ints(setup.config.max_num_seqs, setup.max_blocks_per_seq());
-  last_tokens_ = allocate_ints(setup.config.max_num_seqs);
+  backend_->step().last_tokens = allocate_ints(setup.config.max_num_seqs);
 }
 
 void ModelRunner::prepare(const EngineSetup& setup) {
@@ -56,15 +56,8 @@ void ModelRunner::prepare(const EngineSetup& setup) {
   backend_->prepare(warmup, choice_cache(c));
 }
 
-Step& ModelRunner::new_step() {
-  Step& step = backend_->new_step();
-  step.last_tokens = last_tokens_;
-  step.processed_logprobs = processed_logprobs_;
-  return step;
-}
-
 void ModelRunner::warm_up(const WarmupStep& warmup, int64_t max_len) {
-  Step& step = new_step();
+  Step& step = backend_->new_step();
   fill(step, warmup, state_.num_slots(), max_len);
   backend_->begin_step(kv_);
   std::vector<Logprob> logprobs;
@@ -95,10 +88,9 @@ void ModelRunner::submit(const StepInput& input) {
   Flight& now = flight(num_submitted_);
   now.output.clear();
   now.output.submit_time = steady_seconds();
-  state_.apply(input);
+  Step& step = backend_->new_step();
+  state_.apply(input, step);
   start_outputs(input, now);
-  Step& step = new_step();
-  state_.write(input, step);
   const int64_t size = replay_size(input, step);
   if (size > 0) step.pad(size);
   backend_->begin_step(kv_);

@@ -49,8 +49,6 @@ class ModelRunner : public Executor {
   void allocate_cache(const EngineSetup& setup);
   void prepare(const EngineSetup& setup);  // calls Backend::prepare()
   void warm_up(const WarmupStep& warmup, int64_t max_len);
-  /// An empty step of the backend, with what is kept from step to step.
-  Step& new_step();
   /// Computes the layers (the first `num_layers`) and what the outputs of a step need of them:
   /// first the log-probabilities of known tokens, the outputs `known`, which it appends to
   /// `logprobs`, then the tokens that are drawn. Returns the logits of these.
@@ -65,9 +63,7 @@ class ModelRunner : public Executor {
   Activations activations_;
   KvCache kv_;
   std::vector<Buffer> buffers_;  // the cache's and the tables'
-  Tensor last_tokens_;           // Step::last_tokens
   RankState state_;
-  bool processed_logprobs_;
   std::array<Flight, 2> flights_;
   uint64_t num_submitted_ = 0, num_waited_ = 0;
   std::optional<Tensor> late_logits_;  // of a step whose late part has not come yet

@@ -86,16 +86,13 @@ SampleRow Slot::sample_row(int32_t position) {
 RankState::RankState(int64_t max_num_seqs, int64_t block_size)
     : slots_(to_size(max_num_seqs)), block_size_(block_size) {}
 
-void RankState::apply(const StepInput& input) {
+void RankState::apply(const StepInput& input, Step& step) {
   std::span<const int32_t> setup_ids = input.setup_ids;
   std::span<const TokenBias> biases = input.biases;
   for (const SlotSetup& setup : input.setups)
     slot(setup.slot)
         .start(setup, setup_ids, biases, setup.same_lists < 0 ? nullptr : &slot(setup.same_lists));
   for (const BlockUpdate& update : input.block_updates) slot(update.slot).add_block(update.index);
-}
-
-void RankState::write(const StepInput& input, Step& step) {
   step.token_ids.assign(input.token_ids.begin(), input.token_ids.end());
   step.rows.assign(input.rows.begin(), input.rows.end());
   step.block_updates.assign(input.block_updates.begin(), input.block_updates.end());

@@ -70,10 +70,9 @@ class RankState {
  public:
   RankState(int64_t max_num_seqs, int64_t block_size);
 
-  /// Applies the step's setups and block updates.
-  void apply(const StepInput& input);
-  /// Writes the step's first part; the SampleRows are valid until the slots change.
-  void write(const StepInput& input, Step& step);
+  /// Applies the setups and block updates of the input, and writes the step's first part. The
+  /// SampleRows are valid until the slots change.
+  void apply(const StepInput& input, Step& step);
   Slot& slot(int32_t i) { return slots_[to_size(i)]; }
   int64_t num_slots() const { return static_cast<int64_t>(slots_.size()); }
 

@@ -78,11 +78,10 @@ void FakeExecutor::draw(OutputValue& value, int32_t slot, uint64_t chain,
 
 StepOutput FakeExecutor::run(const StepInput& input) {
   step_number_ = input.header().step;
-  state_.apply(input);
+  step_.clear();
+  state_.apply(input, step_);
   for (const BlockUpdate& update : input.block_updates)
     check(update.index < kv_.block_tables.shape[1], "slot {}: block {}", update.slot, update.index);
-  step_.clear();
-  state_.write(input, step_);
   if (input.token_ids.size() == input.rows.size()) step_.pad((step_.num_seqs() + 15) / 16 * 16);
   derive(step_, kv_, arrays_);
   begin_states(input);

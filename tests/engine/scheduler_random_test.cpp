@@ -129,7 +129,7 @@ class Episode {
       seq->id = next_id_++;
       seq->choice = static_cast<int32_t>(choice);
       seq->params = params;
-      seq->max_tokens = std::min(max_tokens, config_.max_model_len - length);
+      seq->max_tokens = max_tokens;
       seq->seed = seed;
       seq->cache_salt = salt;
       seq->token_ids = prompt;
