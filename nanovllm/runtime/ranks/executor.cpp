@@ -27,25 +27,20 @@ class RankExecutor : public Executor {
     workers_->set_ready();
   }
 
-  void submit(const StepInput& input) override try {
-    workers_->channel().send(input);
-    local_->submit(input);
-  } catch (const std::exception& e) {
-    end_all(e);
-  }
-
-  void complete(const StepInput& late) override try {
-    workers_->channel().send(late);
-    local_->complete(late);
-  } catch (const std::exception& e) {
-    end_all(e);
-  }
-
+  void submit(const StepInput& input) override { send(input, &Executor::submit); }
+  void complete(const StepInput& late) override { send(late, &Executor::complete); }
   const StepOutput& wait() override try { return local_->wait(); } catch (const std::exception& e) {
     end_all(e);
   }
 
  private:
+  void send(const StepInput& input, void (Executor::*to_rank_0)(const StepInput&)) try {
+    workers_->channel().send(input);
+    (local_.get()->*to_rank_0)(input);
+  } catch (const std::exception& e) {
+    end_all(e);
+  }
+
   /// Throws the first reason: if rank 0 failed because another rank ended, the end of that rank.
   [[noreturn]] void end_all(const std::exception& error) {
     workers_->abort(fmt::format("rank 0: {}", what_of(error)));
@@ -56,8 +51,7 @@ class RankExecutor : public Executor {
   std::unique_ptr<Executor> local_;  // destroyed first: its last steps need the others
 };
 
-/// Starts the processes of the other ranks. Throws UserError, also if the model cannot be divided
-/// over that many ranks.
+/// Starts the processes of the other ranks. Throws UserError, also if the model is too small.
 std::unique_ptr<WorkerProcesses> start_workers(const std::string& model,
                                                const EngineConfig& config) {
   const auto world = static_cast<int>(config.tensor_parallel_size);

@@ -13,11 +13,7 @@ LocalExecutor::LocalExecutor(std::unique_ptr<Executor> inner)
       thread_(start_thread("the thread that runs the steps", [this] { loop(); })) {}
 
 LocalExecutor::~LocalExecutor() {
-  {
-    const std::lock_guard lock(mutex_);
-    stop_ = true;
-  }
-  changed_.notify_all();
+  notify([&] { stop_ = true; });
   thread_.join();
 }
 
@@ -28,22 +24,14 @@ void LocalExecutor::submit(const StepInput& input) {
   clear_for_reuse(next.input);
   next.input.assign(input.bytes().begin(), input.bytes().end());
   next.is_complete = !input.has_late();
-  {
-    const std::lock_guard lock(mutex_);
-    ++num_submitted_;
-  }
-  changed_.notify_all();
+  notify([&] { ++num_submitted_; });
 }
 
 void LocalExecutor::complete(const StepInput& late) {
   check(num_submitted_ > 0 && !step(num_submitted_ - 1).is_complete, "no step needs a late part");
   Step& newest = step(num_submitted_ - 1);
   newest.late.assign(late.bytes().begin(), late.bytes().end());
-  {
-    const std::lock_guard lock(mutex_);
-    newest.is_complete = true;
-  }
-  changed_.notify_all();
+  notify([&] { newest.is_complete = true; });
 }
 
 const StepOutput& LocalExecutor::wait() {
@@ -77,10 +65,7 @@ void LocalExecutor::loop() {
     } catch (...) {
       current.error = std::current_exception();
     }
-    lock.lock();
-    ++num_done_;
-    lock.unlock();
-    changed_.notify_all();
+    notify([&] { ++num_done_; });
   }
 }
 

@@ -33,6 +33,15 @@ class LocalExecutor : public Executor {
     std::exception_ptr error;
   };
   void loop();
+  /// Changes what the mutex protects, and tells the other thread.
+  template <class Change>
+  void notify(Change change) {
+    {
+      const std::lock_guard lock(mutex_);
+      change();
+    }
+    changed_.notify_all();
+  }
   Step& step(uint64_t number) { return steps_[number % steps_.size()]; }
 
   std::unique_ptr<Executor> inner_;

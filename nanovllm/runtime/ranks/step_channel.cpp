@@ -10,15 +10,11 @@
 
 namespace nanovllm {
 
-size_t StepChannel::bytes() { return (sizeof(Shared) + 4095) / 4096 * 4096; }
-
 StepChannel::StepChannel(void* memory, Communicator& ranks)
     : shared_(*static_cast<Shared*>(memory)), ranks_(ranks) {
   check(ranks.rank().world <= kMaxRanks, "{} ranks", ranks.rank().world);
   if (ranks.rank().index == 0) shared_.checksum = kBuildChecksum;
 }
-
-bool StepChannel::is_same_build() const { return shared_.checksum == kBuildChecksum; }
 
 void StepChannel::send(const StepInput& input) {
   const std::span<const std::byte> bytes = input.bytes();

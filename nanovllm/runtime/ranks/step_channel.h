@@ -22,9 +22,8 @@ constexpr int kMaxRanks = 64;
 /// free. Rank 0 waits only for a rank that is a whole ring behind.
 class StepChannel {
  public:
-  static size_t bytes();
-  /// Uses `memory`, which all ranks share and which is filled with zeros at first. Rank 0 writes
-  /// its build's checksum to it.
+  static size_t bytes() { return (sizeof(Shared) + 4095) / 4096 * 4096; }
+  /// Uses `memory`, which all ranks share; at first it is zero. Rank 0 writes its build's checksum.
   StepChannel(void* memory, Communicator& ranks);
 
   // -- rank 0, one thread
@@ -35,7 +34,7 @@ class StepChannel {
 
   // -- the other ranks, one thread each
   /// Whether rank 0 is the same build; if not, nothing else may be called.
-  bool is_same_build() const;
+  bool is_same_build() const { return shared_.checksum == kBuildChecksum; }
   enum class Received { kInput, kNothing, kStop };
   /// Waits for the next step or late part; at most `milliseconds`, unless that is negative.
   Received receive(int milliseconds);

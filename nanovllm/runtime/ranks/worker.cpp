@@ -1,5 +1,3 @@
-#include "nanovllm/runtime/ranks/worker.h"
-
 #include <optional>
 #include <utility>
 
@@ -8,6 +6,7 @@
 #include "nanovllm/base/system/machine.h"
 #include "nanovllm/base/terminal/logging.h"
 #include "nanovllm/runtime/model_runner.h"
+#include "nanovllm/runtime/ranks/executor.h"
 #include "nanovllm/runtime/ranks/worker_processes.h"
 #include "nanovllm/runtime/setup.h"
 

@@ -110,11 +110,6 @@ void WorkerProcesses::start(int rank, std::vector<std::string> arguments) {
           rank, std::strerror(error));
 }
 
-void WorkerProcesses::abort(const std::string& why) {
-  ranks().abort(why);
-  kill_all();
-}
-
 void WorkerProcesses::watch(double step_timeout) try {
   std::vector<pollfd> fds = {{wake_.get(), POLLIN, 0}};
   for (const Worker& worker : workers_) fds.push_back({worker.socket.get(), POLLIN, 0});
@@ -140,11 +135,6 @@ void WorkerProcesses::watch(double step_timeout) try {
 } catch (const std::exception&) {
   abort("out of memory");  // short enough to need no allocation
   ranks().end_waits();
-}
-
-void WorkerProcesses::kill_all() {
-  for (Worker& worker : workers_) worker.process.kill();
-  for (Worker& worker : workers_) worker.process.wait();
 }
 
 void WorkerProcesses::report_end(size_t i, int status) {
