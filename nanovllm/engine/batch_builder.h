@@ -10,9 +10,8 @@
 
 namespace nanovllm {
 
-/// Writes a plan as the flat input of its step, with only what changed since the last step. It is
-/// called for each plan in order and before the plan's sequences change, and again after
-/// std::bad_alloc.
+/// Writes a plan as the flat input of its step, with only what changed since the last step. It gets
+/// each plan, in order, before the plan's sequences change; and again after std::bad_alloc.
 class BatchBuilder {
  public:
   explicit BatchBuilder(int64_t vocab_size) : num_mask_words_(ceil_div(vocab_size, 32)) {}

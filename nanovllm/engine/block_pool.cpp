@@ -138,12 +138,8 @@ void BlockPool::forget(const Sequence& seq) {
 }
 
 void BlockPool::reset_prefix_cache() {
-  for (auto [hash, id] : cached_) {
-    block(id).hash.reset();
-    // Running sequences must not extend a chain that no lookup can reach.
-    ++block(id).generation;
-  }
-  cached_.clear();
+  // This increments generations: running sequences must not extend a chain that nobody can find.
+  while (!cached_.empty()) forget(cached_.begin()->second);
 }
 
 void BlockPool::forget(int32_t id) {

@@ -49,8 +49,7 @@ class BlockPool {
   /// Fills the child's empty table with the blocks of the parent's prompt. Full blocks are shared;
   /// a last one that is not full is copied. Returns false, and changes nothing, if none is free.
   bool fork(const Sequence& parent, Sequence& child, std::vector<BlockCopy>& copies);
-  /// Registers the hashes of the full blocks in the first `limit` tokens, which must be known and
-  /// computed.
+  /// Registers the full blocks in the first `limit` tokens, which must be known and computed.
   void register_blocks(Sequence& seq, int64_t limit);
   /// Removes the sequence's blocks from the prefix cache, because their K and V may be wrong.
   void forget(const Sequence& seq);

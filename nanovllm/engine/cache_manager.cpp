@@ -68,8 +68,8 @@ void CacheManager::release(Sequence& seq) {
 }
 
 void CacheManager::forget(const Sequence& seq) {
-  // If it was preempted meanwhile, it has no table any more, and any free block may be its own. Its
-  // states may be found under blocks of other sequences.
+  // If it was preempted meanwhile, any free block may be its own. Its states may be found under
+  // blocks of other sequences.
   if (seq.block_table.empty() || states_) reset_prefix_cache();
   else blocks_.forget(seq);
 }

@@ -32,8 +32,7 @@ LLMEngine LLMEngine::load(const std::string& model, const EngineConfig& config) 
   });
   EngineSetup setup;
   std::unique_ptr<Executor> executor = start_ranks(model, config, setup);
-  const std::shared_ptr<const Tokenizer> tokenizer = loading.get();
-  return LLMEngine(std::move(setup), std::move(executor), tokenizer, std::move(trace));
+  return LLMEngine(std::move(setup), std::move(executor), loading.get(), std::move(trace));
 }
 
 LLMEngine::LLMEngine(EngineSetup setup, std::unique_ptr<Executor> executor,

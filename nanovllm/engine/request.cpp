@@ -3,12 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <ranges>
-#include <span>
 #include <utility>
 
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/system/clock.h"
-#include "nanovllm/base/to_size.h"
 #include "nanovllm/text/tokenizer/tokenizer.h"
 
 namespace nanovllm {
@@ -68,11 +66,6 @@ void Request::show_special_tokens(const std::vector<int32_t>& ids) {
     if (choice.detokenizer) choice.detokenizer->show(ids);
 }
 
-void Request::set_ids(uint64_t id, uint64_t first_sequence) {
-  output_.request_id = id;
-  first_sequence_ = first_sequence;
-}
-
 bool Request::apply(const SequenceUpdate& change, double now, RequestUpdate& update) {
   const Sequence& seq = *change.seq;
   Choice& choice = choices_[to_size(seq.choice)];
@@ -119,10 +112,6 @@ void Request::add_text(Choice& choice, const std::string& piece, std::string& ne
   }
   const bool may_stop = std::ssize(choice.output.token_ids) > params_->given.min_tokens;
   new_text += choice.stop_strings->push(piece, /*ignore=*/!may_stop);
-}
-
-void Request::set_prompt_logprobs(int64_t position, std::span<const Logprob> entries) {
-  output_.prompt_logprobs.at(to_size(position)) = {entries.begin(), entries.end()};
 }
 
 void Request::end_all(FinishReason reason, const std::function<RequestUpdate&()>& next_update) {

@@ -1,6 +1,5 @@
 #include "nanovllm/engine/request_factory.h"
 
-#include <algorithm>
 #include <atomic>
 #include <utility>
 
@@ -72,9 +71,8 @@ std::shared_ptr<const RequestParams> RequestFactory::prepare(const SamplingParam
   check_params(given);
   static std::atomic<uint64_t> num_made = 0;
   RequestParams made = {.id = ++num_made, .given = given, .stop = StopPatterns(given.stop)};
-  if (given.logprobs) made.given.logprobs = std::min(*given.logprobs, vocab_size_);
-  if (given.prompt_logprobs)
-    made.given.prompt_logprobs = std::min(*given.prompt_logprobs, vocab_size_);
+  for (std::optional<int64_t>* number : {&made.given.logprobs, &made.given.prompt_logprobs})
+    if (*number) *number = std::min(**number, vocab_size_);
   made.stop_ids = given.stop_token_ids;
   if (!given.ignore_eos)
     made.stop_ids.insert(made.stop_ids.end(), end_tokens_.begin(), end_tokens_.end());
@@ -92,11 +90,6 @@ std::shared_ptr<const RequestParams> RequestFactory::prepare(const SamplingParam
   const std::lock_guard lock(mutex_);
   last_ = shared;
   return shared;
-}
-
-// Bounded by the context, so that no later sum with this number can overflow.
-int64_t RequestFactory::max_tokens(const SamplingParams& params, size_t prompt_len) const {
-  return std::min(params.max_tokens, max_model_len_ - static_cast<int64_t>(prompt_len));
 }
 
 NewRequest RequestFactory::make(std::vector<int32_t> prompt,

@@ -84,11 +84,6 @@ void Scheduler::finish(Sequence& seq, FinishReason reason) {
   end(seq);
 }
 
-Sequence* Scheduler::find(uint64_t id) const {
-  const auto at = sequences_.find(id);
-  return at == sequences_.end() ? nullptr : at->second.get();
-}
-
 void Scheduler::schedule(StepPlan& plan) {
   plan.clear();
   plan.step = step_ = static_cast<uint64_t>(stats_.steps) + 1;
@@ -105,8 +100,7 @@ void Scheduler::schedule(StepPlan& plan) {
     if (seq.last_step == step_ || seq.num_pending() <= 1) continue;
     schedule_row(plan, seq, /*is_decode=*/false);
   }
-  // No admission in a step that preempted: the freed blocks are for the sequences that run
-  // (`progress.no-admission-after-preemption`).
+  // `progress.no-admission-after-preemption`: the freed blocks are for the sequences that run.
   while (plan.preempted.empty() && !waiting_.empty() && !free_slots_.empty() &&
          plan.num_tokens < config_.max_num_batched_tokens) {
     if (!admit(plan, *waiting_.front())) break;

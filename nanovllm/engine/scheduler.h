@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -50,28 +51,26 @@ struct SequenceUpdate {
 
 /// Chooses the rows of each step: first come, first served; the decodes of running sequences come
 /// first, then unfinished prefills, then new admissions. It owns the sequences
-/// (`ownership.sequences`). schedule() may be called for a step before postprocess() of the
-/// previous one.
+/// (`ownership.sequences`). schedule() may come before postprocess() of the previous step.
 class Scheduler {
  public:
-  /// `config` is resolved: max_num_seqs, max_num_batched_tokens and max_model_len, which are read
-  /// here, are not zero.
+  /// Reads max_num_seqs, max_num_batched_tokens and max_model_len, which are not zero.
   Scheduler(const EngineConfig& config, CacheManager& cache);
 
-  /// Adds the choices of a request. The first one computes the prompt for all of them. The caller
-  /// has checked that the prompt fits. The choices have consecutive ids. After std::bad_alloc
-  /// nothing has changed.
+  /// Adds the choices of a request, which have consecutive ids. The first one computes the prompt,
+  /// which must fit, for all of them. After std::bad_alloc nothing has changed.
   void add(std::vector<std::unique_ptr<Sequence>> choices);
   /// Ends a sequence in any state, and the choices that still wait for its prompt. Tokens that
-  /// submitted steps sample for it are dropped. The Sequence stays valid until the next
-  /// postprocess().
+  /// submitted steps sample for it are dropped. It stays valid until the next postprocess().
   void finish(Sequence& seq, FinishReason reason);
   /// The sequence, or null if it has ended.
-  Sequence* find(uint64_t id) const;
+  Sequence* find(uint64_t id) const {
+    const auto at = sequences_.find(id);
+    return at == sequences_.end() ? nullptr : at->second.get();
+  }
   /// Decides the next step. The plan's sequences exist until postprocess() of that plan.
   void schedule(StepPlan& plan);
-  /// Applies what a step sampled, in the order of the steps. The updates' sequences exist until the
-  /// next call.
+  /// Applies what a step sampled, in the order of the steps. `updates` last until the next call.
   void postprocess(const StepPlan& plan, const StepOutput& output,
                    std::vector<SequenceUpdate>& updates);
 
@@ -82,8 +81,7 @@ class Scheduler {
   const std::vector<Sequence*>& running() const { return running_; }
 
  private:
-  /// Computes as many tokens of the sequence as the step still can. Without `store` their K and V
-  /// are in a shared block already.
+  /// Computes as many tokens of the sequence as the step still can.
   void schedule_row(StepPlan& plan, Sequence& seq, bool is_decode, bool store = true);
   bool ensure_room(StepPlan& plan, Sequence& seq);
   bool admit(StepPlan& plan, Sequence& seq);

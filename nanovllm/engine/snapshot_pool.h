@@ -30,8 +30,7 @@ class SnapshotPool {
   /// Replaces the snapshot that was used least recently by a state that `step` saves, which cannot
   /// be found yet. Returns none if the step has replaced all of them.
   std::optional<SnapshotRef> take(int64_t depth, uint64_t step);
-  /// From now on the state is found under the block. If the block has one already, or the state was
-  /// replaced meanwhile, nothing changes.
+  /// From now on the state is found under the block, unless that has one or the state was replaced.
   void store(const SnapshotRef& ref, const BlockRef& block);
   /// Null if there is none.
   const Snapshot* find(const BlockRef& block) const;

@@ -11,8 +11,7 @@ namespace nanovllm {
 namespace {
 
 // Frequencies with fewer than low_freq_factor rotations in the original context are divided by
-// `factor`, those with more than high_freq_factor rotations stay as they are, and those between are
-// interpolated.
+// `factor`, those with more than high_freq_factor stay as they are, those between are interpolated.
 float llama3_frequency(const RopeConfig& rope, float frequency) {
   const auto original = static_cast<float>(rope.original_max_position_embeddings);
   const auto low = static_cast<float>(rope.low_freq_factor);

@@ -11,8 +11,7 @@ namespace nanovllm {
 /// One rank's part of a layer: some attention heads, and some columns of the MLP or of each expert.
 struct LayerShard {
   Range heads, columns;  ///< its part of the heads and columns of the whole layer
-  /// For each local KV head, its index in the whole layer. With fewer KV heads than ranks, a KV
-  /// head is on several ranks.
+  /// The index of each local KV head in the whole layer. It may be on several ranks.
   std::vector<int64_t> kv_heads;
 };
 

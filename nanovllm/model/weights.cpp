@@ -17,12 +17,11 @@ namespace nanovllm {
 
 namespace {
 
-/// One of the tensors that are stacked into one weight: its name, its number of rows, and which of
-/// the rows this rank takes.
+/// One of the tensors that are stacked into one weight, and which of its rows this rank takes.
 struct Part {
   std::string name;
   int64_t rows;
-  std::vector<Range> taken;
+  std::vector<Range> taken = {{0, rows}};
 };
 using Parts = std::vector<Part>;
 
@@ -37,8 +36,8 @@ std::vector<Range> rows_of(const std::vector<int64_t>& heads, int64_t count) {
   return rows;
 }
 
-/// Reads tensors from `source` into the backend's memory. Without a backend it only asks `source`
-/// for them, which checks their names, shapes and dtypes.
+/// Reads tensors from `source` into the backend's memory. Without a backend it only asks for them,
+/// so `source` checks their names, shapes and dtypes.
 class Loader {
  public:
   Loader(Model& model, const ModelSpec& spec, Backend* backend, TensorSource& source)
@@ -131,12 +130,9 @@ Layer load_layer(Loader& load, const ModelSpec& spec, const LayerShard& shard, s
   const Range hidden = {0, spec.hidden_size};
   const Range q = {shard.heads.first * a.head_dim, shard.heads.count * a.head_dim};
   const std::vector<Range> kv = rows_of(shard.kv_heads, a.head_dim);
-  const auto whole = [](const std::string& tensor, int64_t rows) {
-    return Part{tensor, rows, {{0, rows}}};
-  };
   const auto norm = [&](const char* tensor) -> Norm {
     if (tensor == nullptr) return {};
-    return {load.vector({whole(name + tensor + ".weight", hidden.count)}), spec.rms_norm_eps};
+    return {load.vector({{name + tensor + ".weight", hidden.count}}), spec.rms_norm_eps};
   };
   Layer out;
   out.before_attention = norm(layer.norms.before_attention);
@@ -149,8 +145,8 @@ Layer load_layer(Loader& load, const ModelSpec& spec, const LayerShard& shard, s
                                 {attn + "k_proj.bias", a.kv_size(), kv},
                                 {attn + "v_proj.bias", a.kv_size(), kv}});
   if (a.qk_norm == QkNorm::kHead) {
-    out.q_norm = load.vector({whole(attn + "q_norm.weight", a.head_dim)});
-    out.k_norm = load.vector({whole(attn + "k_norm.weight", a.head_dim)});
+    out.q_norm = load.vector({{attn + "q_norm.weight", a.head_dim}});
+    out.k_norm = load.vector({{attn + "k_norm.weight", a.head_dim}});
   }
   if (a.qk_norm == QkNorm::kWhole) {
     out.q_norm = load.vector({{attn + "q_norm.weight", a.q_size(), {q}}});
@@ -158,18 +154,18 @@ Layer load_layer(Loader& load, const ModelSpec& spec, const LayerShard& shard, s
     const std::vector<float> counted = counted_columns(a, shard);
     if (std::ranges::count(counted, 0.0f) > 0) out.k_counted = load.vector(counted);
   }
-  out.o = load.matrix({whole(attn + "o_proj.weight", hidden.count)}, a.q_size(), q);
+  out.o = load.matrix({{attn + "o_proj.weight", hidden.count}}, a.q_size(), q);
   out.after_attention = norm(layer.norms.after_attention);
   out.before_mlp = norm(layer.norms.before_mlp);
   const int64_t num_experts = layer.mlp.num_experts;
   if (num_experts > 0)
-    out.router = load.matrix({whole(mlp + "gate.weight", num_experts)}, hidden.count, hidden);
+    out.router = load.matrix({{mlp + "gate.weight", num_experts}}, hidden.count, hidden);
   Parts gate_up, down;
   for (int64_t e = 0; e < layer.mlp.num_matrices(); ++e) {
     const std::string from = num_experts > 0 ? fmt::format("{}experts.{}.", mlp, e) : mlp;
     gate_up.push_back({from + "gate_proj.weight", layer.mlp.size, {shard.columns}});
     gate_up.push_back({from + "up_proj.weight", layer.mlp.size, {shard.columns}});
-    down.push_back(whole(from + "down_proj.weight", hidden.count));
+    down.push_back({from + "down_proj.weight", hidden.count});
   }
   out.gate_up = load.matrix(gate_up, hidden.count, hidden, num_experts);
   out.down = load.matrix(down, layer.mlp.size, shard.columns, num_experts);
@@ -183,7 +179,7 @@ void load_tensors(Model& model, Loader& load, const ModelSpec& spec, const Shard
                             hidden.count, hidden);
   for (size_t i = 0; i < spec.layers.size(); ++i)
     model.layers.push_back(load_layer(load, spec, shard.layers[i], i));
-  model.norm = {load.vector({{"model.norm.weight", hidden.count, {hidden}}}), spec.rms_norm_eps};
+  model.norm = {load.vector({{"model.norm.weight", hidden.count}}), spec.rms_norm_eps};
   model.lm_head =
       spec.tie_word_embeddings
           ? model.embed

@@ -18,8 +18,7 @@ struct Layer {
   WeightPtr o;        ///< [hidden_size, q_size]
   WeightPtr gate_up;  ///< [2 * MlpSpec::size, hidden_size]: gate and up stacked
   WeightPtr down;     ///< [hidden_size, MlpSpec::size]
-  /// [num_experts, hidden_size], or none if the MLP is dense. With a router, gate_up and down have
-  /// their matrices for each expert.
+  /// [num_experts, hidden_size]: gate_up and down have matrices for each expert. None: dense.
   WeightPtr router;
   Tensor qkv_bias;  ///< [q_size + 2 * kv_size], or none
   /// [hidden_size], or none (LayerSpec::norms).
@@ -52,9 +51,8 @@ struct Model {
 /// Loads this rank's shard from the safetensors files in `folder` into `model`, and reads no other
 /// weights from them. With `dummy` it makes random weights from the spec alone (the same in every
 /// run) and reads no file. The rotary tables have `max_model_len` positions. Calls `meanwhile` when
-/// all memory is allocated and the tables are complete, while the values of the weights may still
-/// be copied. The files are not needed afterwards. Throws UserError that names the file and the
-/// tensor, also if a file is written to during the loading.
+/// all memory is allocated and the tables are complete, while the weights may still be copied.
+/// Throws UserError that names file and tensor, also if a file is written to meanwhile.
 void load_model(
     Model& model, const std::string& folder, const ModelSpec& spec, DType dtype, bool dummy,
     Backend& backend, int64_t max_model_len, Rank rank = {},

@@ -25,9 +25,8 @@ struct OutputPlace {
 };
 
 /// What a step computes: T new tokens of S sequences, and what is needed of N of them. Prefill,
-/// chunked prefill and decode differ only in these lengths. The host writes the first part; the
-/// backend, which owns the step, derives the second part from it in its own memory, once for all
-/// layers (Backend::begin_step()).
+/// chunked prefill and decode differ only in these lengths. The host writes the first part; from it
+/// the backend derives the second part in its own memory (Backend::begin_step()).
 struct Step {
   // -- from the host
   std::vector<int32_t> token_ids;    ///< [T], one row after the other; or kTokenInFlight

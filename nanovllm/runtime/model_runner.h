@@ -21,8 +21,7 @@
 
 namespace nanovllm {
 
-/// One rank: weights, KV cache, buffers and slots, which are allocated once. Each step is a forward
-/// pass and its sampling.
+/// One rank: weights, KV cache, buffers and slots. A step is a forward pass and its sampling.
 class ModelRunner : public Executor {
  public:
   /// Loads the checkpoint `folder` into the memory of `backend`. `setup` is the result of

@@ -83,9 +83,6 @@ SampleRow Slot::sample_row(int32_t position) {
   return row;
 }
 
-RankState::RankState(int64_t max_num_seqs, int64_t block_size)
-    : slots_(to_size(max_num_seqs)), block_size_(block_size) {}
-
 void RankState::apply(const StepInput& input, Step& step) {
   std::span<const int32_t> setup_ids = input.setup_ids;
   std::span<const TokenBias> biases = input.biases;

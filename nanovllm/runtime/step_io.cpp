@@ -38,10 +38,6 @@ bool StepInput::has_late() const {
   return std::ranges::any_of(outputs, [](const OutputInput& o) { return o.num_late_words > 0; });
 }
 
-void StepArrays::clear() {
-  for_each(*this, [](auto& array) { clear_for_reuse(array); });
-}
-
 StepInput StepArrays::write(uint64_t step, std::vector<std::byte>& buffer) const {
   StepInput::Header h = {.bytes = sizeof h, .step = step};
   uint32_t* count = h.counts.data();
@@ -57,11 +53,6 @@ StepInput StepArrays::write(uint64_t step, std::vector<std::byte>& buffer) const
     at = std::ranges::copy(std::as_bytes(std::span(array)), at).out;
   });
   return StepInput(buffer);
-}
-
-void StepOutput::clear() {
-  values.clear();
-  logprobs.clear();
 }
 
 }  // namespace nanovllm

@@ -12,9 +12,9 @@
 
 namespace nanovllm {
 
-/// What an output is: a token that is drawn from the logits of its place, the log-probabilities of
-/// a known token under them, or the hidden state there.
-enum class OutputKind : int32_t { kToken, kLogprobs, kPooled };
+/// What an output is: a token that is drawn from the logits of its place, or the log-probabilities
+/// of a known token under them.
+enum class OutputKind : int32_t { kToken, kLogprobs };
 
 /// What a sequence gets from a step, at one of its tokens: token `offset` of rows[row]. The choices
 /// of one prompt share a row, and a row may have no output.
@@ -82,8 +82,7 @@ struct StepLists {
   List<int32_t> late_outputs, mask_words;
 
   static constexpr size_t kCount = 11;
-  template <class Self, class Visit>
-  static void for_each(Self& self, Visit visit) {
+  static void for_each(auto& self, auto visit) {
     std::apply([&](auto&... lists) { (visit(lists), ...); },
                std::tie(self.outputs, self.setups, self.rows, self.block_updates, self.copies,
                         self.state_copies, self.token_ids, self.setup_ids, self.biases,
@@ -127,20 +126,21 @@ void clear_for_reuse(std::vector<T>& array) {
 
 /// The arrays of a step while it is built.
 struct StepArrays : StepLists<StepVector> {
-  void clear();
+  void clear() {
+    for_each(*this, [](auto& array) { clear_for_reuse(array); });
+  }
   /// Writes header and arrays into `buffer` and returns the view of it.
   StepInput write(uint64_t step, std::vector<std::byte>& buffer) const;
 };
 
-/// The value of an OutputInput. Its log-probabilities are the next num_logprobs entries of
-/// StepOutput::logprobs.
+/// The value of an OutputInput.
 struct OutputValue {
   uint64_t sequence = 0;
   OutputKind kind = OutputKind::kToken;
   int32_t position = 0;  ///< index in the sequence of the token that is drawn, or of the target
   int32_t token_id = 0;  ///< the drawn one
   RowStatus status = RowStatus::kOk;  ///< otherwise, no token was drawn
-  int32_t num_logprobs = 0;
+  int32_t num_logprobs = 0;           ///< the next entries of StepOutput::logprobs
 };
 
 /// What a step returns: a value for each OutputInput, in their order.
@@ -151,7 +151,10 @@ struct StepOutput {
   /// clock. A device with a queue of steps may begin later, when it has finished the step before.
   double submit_time = 0, done_time = 0;
 
-  void clear();
+  void clear() {
+    values.clear();
+    logprobs.clear();
+  }
 };
 
 }  // namespace nanovllm
