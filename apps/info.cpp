@@ -90,7 +90,7 @@ Report examine(const InfoOptions& options) {
   };
   try_to([&] { report.model = load_model_spec(folder, options.config); });
   if (report.model && options.config.load_format != "dummy")
-    try_to([&] { report.files = check_checkpoint(folder, *report.model); });
+    try_to([&] { report.files = check_weights(folder, *report.model); });
   try_to([&] {
     if (path_exists(folder + "/tokenizer.json")) report.tokenizer = Tokenizer::load(folder);
   });

@@ -7,7 +7,7 @@
 #include "apps/cli/model_argument.h"
 #include "apps/cli/options.h"
 #include "commands.h"
-#include "nanovllm/runtime/ranks/worker.h"
+#include "nanovllm/runtime/ranks/executor.h"
 
 namespace nanovllm {
 

@@ -58,7 +58,7 @@ int work(int rank, int world, int memory_fd, int parent_fd) {
   RankMemory memory(FileDescriptor(memory_fd), {rank, world});
   keep_to_processor(rank);
   sum_all(memory.ranks());
-  while (memory.channel().receive(-1) == StepChannel::Received::kStep) memory.channel().done();
+  while (memory.channel().receive(-1) == StepChannel::Received::kInput) memory.channel().done();
   return 0;
 }
 

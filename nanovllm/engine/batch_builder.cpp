@@ -67,50 +67,37 @@ StepInput BatchBuilder::build(const StepPlan& plan, bool with_lists) {
   for (const Sequence* seq : plan.setups) add_setup(*seq, with_lists);
   for (const ScheduledRow& row : plan.rows) {
     const Sequence& seq = *row.seq;
-    StepRow input;
-    input.slot = seq.slot;
-    input.start = static_cast<int32_t>(row.start);
-    input.num_tokens = static_cast<int32_t>(row.num_tokens);
-    input.store = row.store ? 1 : 0;
-    const int64_t end = row.start + row.num_tokens;
-    arrays_.rows.push_back(input);
-    for (int64_t i = row.start; i < end; ++i)
+    arrays_.rows.push_back(row);
+    for (int64_t i = row.start; i < row.start + row.num_tokens; ++i)
       arrays_.token_ids.push_back(i < seq.num_known() ? seq.token_ids[to_size(i)] : kTokenInFlight);
     for (int64_t i = seq.num_blocks_sent; i < std::ssize(seq.block_table); ++i)
       arrays_.block_updates.push_back(
           {seq.slot, static_cast<int32_t>(i), seq.block_table[to_size(i)]});
   }
   for (const ScheduledOutput& output : plan.outputs) {
-    const Sequence& seq = *output.seq;
-    const int64_t next = plan.rows[to_size(output.row)].start + output.offset + 1;
-    arrays_.outputs.push_back({.sequence = seq.id,
-                               .slot = seq.slot,
-                               .row = static_cast<int32_t>(output.row),
-                               .offset = static_cast<int32_t>(output.offset),
-                               .kind = output.kind});
-    if (output.is_late()) arrays_.outputs.back().num_late_words = num_mask_words();
-    if (output.kind == OutputKind::kLogprobs)
-      arrays_.outputs.back().target = seq.token_ids[to_size(next)];
+    arrays_.outputs.push_back(output);
+    if (output.is_late())
+      arrays_.outputs.back().num_late_words = static_cast<int32_t>(num_mask_words_);
   }
   arrays_.copies = plan.copies;
   arrays_.state_copies = plan.state_copies;
   return arrays_.write(plan.step, buffer_);
 }
 
-LateInput BatchBuilder::build_late(const StepPlan& plan) {
-  late_arrays_.clear();
-  const auto num_words = to_size(num_mask_words());
+StepInput BatchBuilder::build_late(const StepPlan& plan) {
+  arrays_.clear();
+  const auto num_words = to_size(num_mask_words_);
   for (size_t i = 0; i < plan.outputs.size(); ++i) {
     const Sequence& seq = *plan.outputs[i].seq;
     if (!plan.outputs[i].is_late() || seq.is_finished()) continue;
-    late_arrays_.masks.push_back({static_cast<int32_t>(i)});
-    std::vector<int32_t>& words = late_arrays_.mask_words;
+    arrays_.late_outputs.push_back(static_cast<int32_t>(i));
+    std::vector<int32_t>& words = arrays_.mask_words;
     words.resize(words.size() + num_words);
     const std::span<int32_t> mask = std::span(words).last(num_words);
     seq.constraint->fill(mask);
     allow_only(*seq.params, mask);
   }
-  return late_arrays_.write(plan.step, late_buffer_);
+  return arrays_.write(plan.step, buffer_);
 }
 
 }  // namespace nanovllm

@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <random>
 
+#include "nanovllm/base/ceil_div.h"
 #include "nanovllm/base/check.h"
-#include "nanovllm/base/to_size.h"
 
 namespace nanovllm {
 
@@ -17,23 +17,13 @@ uint64_t block_hash(uint64_t previous, std::span<const int32_t> token_ids) {
   return XXH64(ids, token_ids.size_bytes(), previous);
 }
 
-namespace {
-
-uint64_t random_number() {
-  std::random_device random;
-  return uint64_t{random()} << 32 | random();
-}
-
-}  // namespace
-
 BlockPool::BlockPool(int64_t num_blocks, int64_t block_size, bool enable_prefix_caching,
                      BlockHashFunction hash, int64_t num_kept)
     : blocks_(to_size(num_blocks)),
       block_size_(block_size),
       enable_prefix_caching_(enable_prefix_caching),
       hash_(hash),
-      hash_key_(random_number()),
-      num_free_(num_blocks),
+      hash_key_(uint64_t{std::random_device()()} << 32 | std::random_device()()),
       num_kept_(num_kept) {
   cached_.reserve(blocks_.size());
 }
@@ -68,13 +58,13 @@ void BlockPool::match_prefix(const Sequence& seq, std::vector<int32_t>& prefix) 
   }
 }
 
-bool BlockPool::allocate(Sequence& seq, const std::vector<int32_t>& prefix, int64_t num_blocks) {
+bool BlockPool::allocate(Sequence& seq, std::span<const int32_t> prefix, int64_t num_blocks) {
   check(seq.block_table.empty(), "sequence {} already has blocks", seq.id);
   const auto is_free = [&](int32_t id) { return block(id).ref_count == 0; };
   const int64_t num_new = num_blocks - std::ssize(prefix);
-  if (num_new + std::ranges::count_if(prefix, is_free) > num_free_) return false;
+  if (num_new + std::ranges::count_if(prefix, is_free) > num_free()) return false;
   for (const int32_t id : prefix) share(id);
-  seq.block_table = prefix;
+  seq.block_table.assign(prefix.begin(), prefix.end());
   seq.num_hashed = std::ssize(prefix);
   seq.last_hash = prefix.empty() ? std::nullopt : block(prefix.back()).hash;
   seq.last_block = prefix.empty() ? BlockRef() : ref(prefix.back());
@@ -82,7 +72,7 @@ bool BlockPool::allocate(Sequence& seq, const std::vector<int32_t>& prefix, int6
 }
 
 bool BlockPool::append(Sequence& seq, int64_t num_blocks) {
-  if (num_blocks > num_free_) return false;
+  if (num_blocks > num_free()) return false;
   for (int64_t i = 0; i < num_blocks; ++i) seq.block_table.push_back(take_free());
   return true;
 }
@@ -96,20 +86,14 @@ void BlockPool::deallocate(Sequence& seq) {
 }
 
 bool BlockPool::fork(const Sequence& parent, Sequence& child, std::vector<BlockCopy>& copies) {
-  check(child.block_table.empty(), "sequence {} already has blocks", child.id);
-  const auto num_full = to_size(parent.num_prompt_tokens / block_size_);
-  const bool has_copy = parent.num_prompt_tokens % block_size_ != 0;
-  if (has_copy && num_free_ == 0) return false;
-  for (size_t i = 0; i < num_full; ++i) {
-    share(parent.block_table[i]);
-    child.block_table.push_back(parent.block_table[i]);
-  }
-  child.num_hashed = std::min(parent.num_hashed, static_cast<int64_t>(num_full));
+  const int64_t num_full = parent.num_prompt_tokens / block_size_;
+  const auto full = std::span(parent.block_table).first(to_size(num_full));
+  if (!allocate(child, full, ceil_div(parent.num_prompt_tokens, block_size_))) return false;
+  child.num_hashed = std::min(parent.num_hashed, num_full);
   child.last_hash = parent.last_hash;
   child.last_block = parent.last_block;
-  if (!has_copy) return true;
-  child.block_table.push_back(take_free());
-  copies.push_back({.from = parent.block_table[num_full], .to = child.block_table.back()});
+  if (std::ssize(child.block_table) > num_full)
+    copies.push_back({parent.block_table[full.size()], child.block_table.back()});
   return true;
 }
 
@@ -154,12 +138,8 @@ void BlockPool::forget(const Sequence& seq) {
 }
 
 void BlockPool::reset_prefix_cache() {
-  for (auto [hash, id] : cached_) {
-    block(id).hash.reset();
-    // Running sequences must not extend a chain that no lookup can reach.
-    ++block(id).generation;
-  }
-  cached_.clear();
+  // This increments generations: running sequences must not extend a chain that nobody can find.
+  while (!cached_.empty()) forget(cached_.begin()->second);
 }
 
 void BlockPool::forget(int32_t id) {
@@ -173,15 +153,14 @@ void BlockPool::forget(int32_t id) {
 }
 
 int32_t BlockPool::take_free() {
-  check(num_free_ > 0, "no free block");
-  int32_t id = first_free_;
-  const bool evicts = id >= 0 && block(id).hash;
-  if (num_used_ < num_blocks() && (id < 0 || (evicts && num_used_ < num_kept_))) {
-    id = num_used_++;
-    --num_free_;
-  } else {
-    unlink(id);
+  check(num_free() > 0, "no free block");
+  const bool evicts = !free_.empty() && block(free_.front()).hash;
+  if (num_used_ < num_blocks() && (free_.empty() || (evicts && num_used_ < num_kept_))) {
+    block(num_used_).place = free_.insert(free_.begin(), num_used_);
+    ++num_used_;
   }
+  const int32_t id = free_.front();
+  in_use_.splice(in_use_.end(), free_, free_.begin());
   forget(id);
   block(id).ref_count = 1;
   ++stats_.blocks_taken;
@@ -189,7 +168,7 @@ int32_t BlockPool::take_free() {
 }
 
 void BlockPool::share(int32_t id) {
-  if (block(id).ref_count++ == 0) unlink(id);
+  if (block(id).ref_count++ == 0) in_use_.splice(in_use_.end(), free_, block(id).place);
   ++stats_.blocks_shared;
 }
 
@@ -197,20 +176,8 @@ void BlockPool::release(int32_t id) {
   Block& b = block(id);
   check(b.ref_count > 0, "block {} is freed twice", id);
   if (--b.ref_count > 0) return;
-  b.previous = b.hash ? last_free_ : -1;
-  b.next = b.hash ? -1 : first_free_;
-  (b.previous >= 0 ? block(b.previous).next : first_free_) = id;
-  (b.next >= 0 ? block(b.next).previous : last_free_) = id;
-  ++num_free_;
+  free_.splice(b.hash ? free_.end() : free_.begin(), in_use_, b.place);
   ++stats_.blocks_freed;
-}
-
-void BlockPool::unlink(int32_t id) {
-  Block& b = block(id);
-  (b.previous >= 0 ? block(b.previous).next : first_free_) = b.next;
-  (b.next >= 0 ? block(b.next).previous : last_free_) = b.previous;
-  b.previous = b.next = -1;
-  --num_free_;
 }
 
 }  // namespace nanovllm

@@ -1,7 +1,5 @@
 #include "nanovllm/engine/cache_manager.h"
 
-#include <utility>
-
 namespace nanovllm {
 
 void CacheManager::match(const Sequence& seq, uint64_t step, CacheHit& hit) const {
@@ -70,8 +68,8 @@ void CacheManager::release(Sequence& seq) {
 }
 
 void CacheManager::forget(const Sequence& seq) {
-  // If it was preempted meanwhile, it has no table any more, and any free block may be its own. Its
-  // states may be found under blocks of other sequences.
+  // If it was preempted meanwhile, any free block may be its own. Its states may be found under
+  // blocks of other sequences.
   if (seq.block_table.empty() || states_) reset_prefix_cache();
   else blocks_.forget(seq);
 }

@@ -22,15 +22,13 @@ struct CacheHit {
 };
 
 /// What is cached, for the scheduler. Layers that are cached alike are a group, which has a pool:
-/// attention layers have blocks of keys and values. Recurrent layers have a state, one value for a
-/// whole prefix, of which snapshots are kept. A sequence has one block table and one state, so
-/// there is one group of each kind, or no group with states. The hashes of blocks name prefixes for
-/// both.
+/// attention layers have blocks of keys and values. Recurrent layers, if the model has some, have a
+/// state, one value for a whole prefix, of which snapshots are kept. The hashes of blocks name
+/// prefixes for both.
 ///
 /// States are saved at borders between blocks: at the last one below the end of a prompt, where a
-/// prompt begins to differ from others, and at each one in an answer. There each state makes the
-/// one before it superfluous, because the next turn of a conversation has the whole answer. A row
-/// changes the state by all of its tokens, so it must end where a state is saved.
+/// prompt begins to differ from others, and at each one in an answer, where it replaces the one
+/// before. A row changes the state by all of its tokens, so it must end where a state is saved.
 class CacheManager {
  public:
   /// Without a number of snapshots the model has no recurrent layers.

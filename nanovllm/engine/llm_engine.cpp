@@ -12,20 +12,15 @@
 #include "nanovllm/base/system/clock.h"
 #include "nanovllm/base/system/files.h"
 #include "nanovllm/base/to_size.h"
-#include "nanovllm/runtime/setup.h"
 
 namespace nanovllm {
 
-namespace {
-
-void describe(const StepPlan& plan, StepTrace& step) {
+static void describe(const StepPlan& plan, StepTrace& step) {
   for (const ScheduledRow& row : plan.rows)
     step.rows.push_back({row.seq->id, row.start, row.num_tokens, row.is_decode});
   for (const Sequence* seq : plan.setups) step.admitted.push_back(seq->id);
   for (const Sequence* seq : plan.preempted) step.preempted.push_back(seq->id);
 }
-
-}  // namespace
 
 LLMEngine LLMEngine::load(const std::string& model, const EngineConfig& config) {
   std::unique_ptr<Trace> trace;
@@ -37,8 +32,7 @@ LLMEngine LLMEngine::load(const std::string& model, const EngineConfig& config) 
   });
   EngineSetup setup;
   std::unique_ptr<Executor> executor = start_ranks(model, config, setup);
-  const std::shared_ptr<const Tokenizer> tokenizer = loading.get();
-  return LLMEngine(std::move(setup), std::move(executor), tokenizer, std::move(trace));
+  return LLMEngine(std::move(setup), std::move(executor), loading.get(), std::move(trace));
 }
 
 LLMEngine::LLMEngine(EngineSetup setup, std::unique_ptr<Executor> executor,
@@ -87,15 +81,14 @@ uint64_t LLMEngine::add(NewRequest added) {
 
 bool LLMEngine::end(uint64_t request_id, FinishReason reason) {
   const auto at = requests_.find(request_id);
-  if (at == requests_.end() || at->second->is_ended()) return false;
-  const Request& request = *at->second;
-  ended_.push_back(request_id);
+  if (at == requests_.end()) return false;
+  const Request& request = *ended_.emplace_back(std::move(at->second), reason).first;
+  requests_.erase(at);
   for (uint64_t i = 0; i < request.num_choices(); ++i) {
     const uint64_t sequence = request.first_sequence() + i;
     if (Sequence* seq = scheduler_.find(sequence)) scheduler_.finish(*seq, reason);
     if (trace_) trace_->end(sequence, steady_seconds(), reason_name(reason));
   }
-  at->second->set_ended(reason);
   return true;
 }
 
@@ -108,8 +101,8 @@ std::span<RequestUpdate> LLMEngine::step() {
   if (!dead_.empty()) throw EngineDead(dead_);
   try {
     num_updates_ = 0;
-    for (const uint64_t id : std::exchange(ended_, {}))
-      requests_.extract(id).mapped()->end_all([&]() -> RequestUpdate& { return next_update(); });
+    for (const auto& [request, reason] : std::exchange(ended_, {}))
+      request->end_all(reason, [&]() -> RequestUpdate& { return next_update(); });
     advance();
   } catch (const std::exception& e) {
     dead_ = fmt::format("the engine stopped: {}", what_of(e));
@@ -162,7 +155,8 @@ void LLMEngine::submit() {
 
 void LLMEngine::complete() {
   const StepPlan& newest = in_flight_.back();
-  if (newest.has_late()) executor_->complete(builder_.build_late(newest));
+  if (std::ranges::any_of(newest.outputs, &ScheduledOutput::is_late))
+    executor_->complete(builder_.build_late(newest));
 }
 
 void LLMEngine::receive(StepTrace& step) {
@@ -198,8 +192,7 @@ void LLMEngine::apply(const StepPlan& plan, const StepOutput& output, double now
   for (const SequenceUpdate& change : changes_) {
     const auto at = requests_.find(change.seq->request_id);
     RequestUpdate& update = next_update();
-    if (at->second->apply(change, output, now, update))
-      scheduler_.finish(*change.seq, FinishReason::kStop);
+    if (at->second->apply(change, now, update)) scheduler_.finish(*change.seq, FinishReason::kStop);
     if (update.finished) requests_.erase(at);
   }
 }

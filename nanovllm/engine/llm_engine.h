@@ -26,9 +26,8 @@ class LLMEngine {
  public:
   /// Loads a checkpoint folder. Throws UserError.
   static LLMEngine load(const std::string& model, const EngineConfig& config);
-  /// An engine over any executor. It reads only the vocabulary size and the end tokens of
-  /// setup.model. `tokenizer` may be null; then prompts and answers are only token ids.
-  /// Everything that it does is written to `trace`, if there is one.
+  /// An engine over any executor. Of setup.model it reads only the vocabulary size and the end
+  /// tokens. Without a tokenizer, prompts and answers are only token ids. `trace` may be null.
   LLMEngine(EngineSetup setup, std::unique_ptr<Executor> executor,
             std::shared_ptr<const Tokenizer> tokenizer, std::unique_ptr<Trace> trace = nullptr);
   LLMEngine(const LLMEngine&) = delete;  // its members refer to each other
@@ -41,13 +40,11 @@ class LLMEngine {
                        const std::string& cache_salt = "") {
     return add(factory_->make(std::move(prompt_token_ids), params, cache_salt));
   }
-  /// Ends a request; the next step() returns the tokens so far with finish_reason "abort". Returns
-  /// false if there is no such request.
+  /// Ends a request: the next step() returns its tokens so far. Returns false if there is none.
   bool abort(uint64_t request_id) { return end(request_id, FinishReason::kAbort); }
   /// Submits the next step (with async_scheduling, before the previous one is done) and applies the
-  /// output of the oldest submitted one. Returns the updates of the requests that got tokens or
-  /// ended. They are valid until the next call, and the caller may move from them. Throws
-  /// EngineDead if a step failed, and in every later call.
+  /// output of the oldest one. Returns the updates of requests that got tokens or ended, which are
+  /// valid until the next call and may be moved from. Throws EngineDead after a step that failed.
   std::span<RequestUpdate> step();
   /// Whether there is nothing left to do. Throws EngineDead after a step that failed.
   bool is_finished() const;
@@ -83,7 +80,7 @@ class LLMEngine {
   std::deque<StepPlan> in_flight_;
   StepPlan spare_;  // a plan whose memory is reused
   std::unordered_map<uint64_t, std::unique_ptr<Request>> requests_;
-  std::vector<uint64_t> ended_;  // by end()
+  std::vector<std::pair<std::unique_ptr<Request>, FinishReason>> ended_;  // by end()
   std::vector<SequenceUpdate> changes_;
   std::vector<RequestUpdate> updates_;  // the first num_updates_; others only keep their memory
   size_t num_updates_ = 0;

@@ -3,20 +3,16 @@
 #include <algorithm>
 #include <array>
 #include <ranges>
-#include <span>
 #include <utility>
 
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/system/clock.h"
-#include "nanovllm/base/to_size.h"
 #include "nanovllm/text/tokenizer/tokenizer.h"
 
 namespace nanovllm {
 
-namespace {
-
 /// Whether the request's own restrictions leave no token to draw next.
-bool allows_no_token(const Sequence& seq, int64_t vocab_size) {
+static bool allows_no_token(const Sequence& seq, int64_t vocab_size) {
   const RequestParams& params = *seq.params;
   const std::span answer = std::span(seq.token_ids).subspan(to_size(seq.num_prompt_tokens));
   std::vector<int32_t> forbidden;
@@ -36,8 +32,6 @@ bool allows_no_token(const Sequence& seq, int64_t vocab_size) {
   if (!params.allowed_ids.empty()) return std::ranges::all_of(params.allowed_ids, is_forbidden);
   return std::ranges::all_of(std::views::iota(0, static_cast<int32_t>(vocab_size)), is_forbidden);
 }
-
-}  // namespace
 
 const char* reason_name(FinishReason reason) {
   static constexpr std::array kNames = {"", "stop", "length", "abort", "error", "error"};
@@ -72,13 +66,7 @@ void Request::show_special_tokens(const std::vector<int32_t>& ids) {
     if (choice.detokenizer) choice.detokenizer->show(ids);
 }
 
-void Request::set_ids(uint64_t id, uint64_t first_sequence) {
-  output_.request_id = id;
-  first_sequence_ = first_sequence;
-}
-
-bool Request::apply(const SequenceUpdate& change, const StepOutput& output, double now,
-                    RequestUpdate& update) {
+bool Request::apply(const SequenceUpdate& change, double now, RequestUpdate& update) {
   const Sequence& seq = *change.seq;
   Choice& choice = choices_[to_size(seq.choice)];
   update.begin(id(), seq.choice, now);
@@ -88,11 +76,10 @@ bool Request::apply(const SequenceUpdate& change, const StepOutput& output, doub
     choice.output.token_ids.push_back(token);
     update.token_ids.push_back(token);
     if (params_->given.logprobs) {
-      const auto first = output.logprobs.begin() + static_cast<ptrdiff_t>(change.first_logprob);
-      update.logprobs.assign(first, first + static_cast<ptrdiff_t>(change.num_logprobs));
+      update.logprobs.assign(change.logprobs.begin(), change.logprobs.end());
       choice.output.logprobs.push_back(update.logprobs);
       choice.output.cumulative_logprob =
-          choice.output.cumulative_logprob.value_or(0) + double{first->logprob};
+          choice.output.cumulative_logprob.value_or(0) + double{change.logprobs.front().logprob};
     }
     // A token that ends the answer is shown only if it is a special one and those are kept.
     const bool shown = seq.finish_reason != FinishReason::kStop ||
@@ -127,17 +114,13 @@ void Request::add_text(Choice& choice, const std::string& piece, std::string& ne
   new_text += choice.stop_strings->push(piece, /*ignore=*/!may_stop);
 }
 
-void Request::set_prompt_logprobs(int64_t position, std::span<const Logprob> entries) {
-  output_.prompt_logprobs.at(to_size(position)) = {entries.begin(), entries.end()};
-}
-
-void Request::end_all(const std::function<RequestUpdate&()>& next_update) {
+void Request::end_all(FinishReason reason, const std::function<RequestUpdate&()>& next_update) {
   const double now = steady_seconds();
   for (size_t i = 0; i < choices_.size(); ++i) {
     if (!choices_[i].output.finish_reason.empty()) continue;
     RequestUpdate& update = next_update();
     update.begin(id(), static_cast<int32_t>(i), now);
-    end(choices_[i], ended_, update);
+    end(choices_[i], reason, update);
   }
 }
 
@@ -156,10 +139,7 @@ void Request::end(Choice& choice, FinishReason reason, RequestUpdate& update) {
     choice.output.error = "there is not enough memory for the request";
   choice.output.finish_reason = update.finish_reason = reason_name(reason);
   update.stop_reason = choice.output.stop_reason;
-  if (--num_running_ == 0) finish_request(update);
-}
-
-void Request::finish_request(RequestUpdate& update) {
+  if (--num_running_ > 0) return;
   output_.finish_time = update.time;
   for (Choice& choice : choices_) output_.outputs.push_back(std::move(choice.output));
   static_cast<CompletionOutput&>(output_) = output_.outputs.front();

@@ -1,6 +1,5 @@
 #include "nanovllm/engine/request_factory.h"
 
-#include <algorithm>
 #include <atomic>
 #include <utility>
 
@@ -12,14 +11,17 @@
 
 namespace nanovllm {
 
-namespace {
-
-void sort_unique(std::vector<int32_t>& ids) {
+static void sort_unique(std::vector<int32_t>& ids) {
   std::ranges::sort(ids);
   ids.erase(std::ranges::unique(ids).begin(), ids.end());
 }
 
-}  // namespace
+std::vector<int32_t> end_tokens(const ModelSpec& model, const Tokenizer* tokenizer) {
+  std::vector<int32_t> ids = model.eos_token_ids;
+  const auto eos = tokenizer != nullptr ? tokenizer->eos_token_id() : std::nullopt;
+  if (eos && std::ranges::find(ids, *eos) == ids.end()) ids.push_back(*eos);
+  return ids;
+}
 
 std::vector<int32_t> end_tokens(const ModelSpec& model, const Tokenizer* tokenizer) {
   std::vector<int32_t> ids = model.eos_token_ids;
@@ -55,12 +57,10 @@ void RequestFactory::check_ids(const char* where, std::span<const int32_t> ids) 
 
 void RequestFactory::check_params(const SamplingParams& params) const {
   params.validate();
-  const auto check_logprobs = [&](const char* name, const std::optional<int64_t>& number) {
-    require(!number || *number <= max_logprobs_, "{} is {}; it must be at most max_logprobs, {}",
+  for (const auto& [name, number] : {std::pair("logprobs", params.logprobs),
+                                     std::pair("prompt_logprobs", params.prompt_logprobs)})
+    require(number.value_or(0) <= max_logprobs_, "{} is {}; it must be at most max_logprobs, {}",
             name, number.value_or(0), max_logprobs_);
-  };
-  check_logprobs("logprobs", params.logprobs);
-  check_logprobs("prompt_logprobs", params.prompt_logprobs);
   require(tokenizer_ != nullptr || (params.stop.empty() && params.bad_words.empty()),
           "stop and bad_words need a tokenizer; the model has no tokenizer.json");
   for (const std::vector<std::string>* texts : {&params.stop, &params.bad_words})
@@ -79,9 +79,8 @@ std::shared_ptr<const RequestParams> RequestFactory::prepare(const SamplingParam
   check_params(given);
   static std::atomic<uint64_t> num_made = 0;
   RequestParams made = {.id = ++num_made, .given = given, .stop = StopPatterns(given.stop)};
-  if (given.logprobs) made.given.logprobs = std::min(*given.logprobs, vocab_size_);
-  if (given.prompt_logprobs)
-    made.given.prompt_logprobs = std::min(*given.prompt_logprobs, vocab_size_);
+  for (std::optional<int64_t>* number : {&made.given.logprobs, &made.given.prompt_logprobs})
+    if (*number) *number = std::min(**number, vocab_size_);
   made.stop_ids = given.stop_token_ids;
   if (!given.ignore_eos)
     made.stop_ids.insert(made.stop_ids.end(), end_tokens_.begin(), end_tokens_.end());
@@ -101,16 +100,10 @@ std::shared_ptr<const RequestParams> RequestFactory::prepare(const SamplingParam
   return shared;
 }
 
-// Bounded by the context, so that no later sum with this number can overflow.
-int64_t RequestFactory::max_tokens(const SamplingParams& params, size_t prompt_len) const {
-  return std::min(params.max_tokens, max_model_len_ - static_cast<int64_t>(prompt_len));
-}
-
 NewRequest RequestFactory::make(std::vector<int32_t> prompt,
                                 std::shared_ptr<const RequestParams> params,
                                 const std::string& cache_salt) const {
   check_prompt(prompt);
-  const int64_t most = max_tokens(params->given, prompt.size());
   CacheSalt salt;
   if (!cache_salt.empty()) salt = std::make_shared<const std::string>(cache_salt);
   NewRequest made;
@@ -118,7 +111,7 @@ NewRequest RequestFactory::make(std::vector<int32_t> prompt,
     auto seq = std::make_unique<Sequence>();
     seq->choice = static_cast<int32_t>(choice);
     seq->params = params;
-    seq->max_tokens = most;
+    seq->max_tokens = params->given.max_tokens;
     seq->cache_salt = salt;
     seq->token_ids = prompt;
     seq->num_prompt_tokens = static_cast<int64_t>(prompt.size());

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -27,12 +28,10 @@ struct NewRequest {
   std::vector<std::unique_ptr<Sequence>> choices;
 };
 
-/// Checks requests and prepares them for the engine. It reads only what never changes, so any
-/// thread may use it, also when the engine has ended.
+/// Checks and prepares requests. Any thread may use it, also when the engine has ended.
 class RequestFactory {
  public:
-  /// Reads the limits, the vocabulary size and the end tokens of `setup`, and the end token of the
-  /// tokenizer, which may be null.
+  /// `tokenizer` may be null.
   RequestFactory(const EngineSetup& setup, std::shared_ptr<const Tokenizer> tokenizer);
 
   /// Throws UserError for parameters out of range and ids outside the vocabulary. Many requests in
@@ -49,7 +48,9 @@ class RequestFactory {
     return make(std::move(prompt_token_ids), prepare(params), cache_salt);
   }
   /// The most tokens of an answer to a prompt of `prompt_len` tokens.
-  int64_t max_tokens(const SamplingParams& params, size_t prompt_len) const;
+  int64_t max_tokens(const SamplingParams& params, size_t prompt_len) const {
+    return std::min(params.max_tokens, max_model_len_ - static_cast<int64_t>(prompt_len));
+  }
 
  private:
   void check_ids(const char* where, std::span<const int32_t> ids) const;

@@ -24,6 +24,12 @@ void erase_by_age(Container& sequences, Sequence* seq) {
   sequences.erase(at);
 }
 
+FinishReason end_of(const Sequence& seq) {
+  if (std::ranges::binary_search(seq.params->stop_ids, seq.token_ids.back()))
+    return FinishReason::kStop;
+  return seq.num_known() < seq.final_len() ? FinishReason::kNone : FinishReason::kLength;
+}
+
 }  // namespace
 
 void StepPlan::clear() {
@@ -35,11 +41,6 @@ void StepPlan::clear() {
   copies.clear();
   state_copies.clear();
   num_tokens = 0;
-}
-
-bool StepPlan::has_late() const {
-  return std::ranges::any_of(outputs,
-                             [](const ScheduledOutput& output) { return output.is_late(); });
 }
 
 Scheduler::Scheduler(const EngineConfig& config, CacheManager& cache)
@@ -54,6 +55,8 @@ void Scheduler::add(std::vector<std::unique_ptr<Sequence>> choices) {
   try {
     insert_by_age(waiting_, first);
     for (std::unique_ptr<Sequence>& choice : choices) {
+      choice->max_tokens =
+          std::min(choice->max_tokens, config_.max_model_len - choice->num_prompt_tokens);
       if (choice.get() != first) first->choices.push_back(choice.get());
       const uint64_t id = choice->id;
       sequences_.emplace(id, std::move(choice));
@@ -68,23 +71,17 @@ void Scheduler::add(std::vector<std::unique_ptr<Sequence>> choices) {
 
 void Scheduler::finish(Sequence& seq, FinishReason reason) {
   if (seq.is_finished()) return;
+  const auto end = [&](Sequence& ended) {
+    ended.status = SequenceStatus::kFinished;
+    ended.finish_reason = reason;
+    if (ended.num_in_flight == 0) retire(ended);
+  };
   num_held_choices_ -= static_cast<int64_t>(seq.choices.size());
-  for (Sequence* choice : seq.choices) {
-    choice->status = SequenceStatus::kFinished;
-    choice->finish_reason = reason;
-    retire(*choice);
-  }
+  for (Sequence* choice : seq.choices) end(*choice);
   seq.choices.clear();
   if (seq.status == SequenceStatus::kRunning) stop_running(seq);
   else erase_by_age(waiting_, &seq);
-  seq.status = SequenceStatus::kFinished;
-  seq.finish_reason = reason;
-  if (seq.num_in_flight == 0) retire(seq);
-}
-
-Sequence* Scheduler::find(uint64_t id) const {
-  const auto at = sequences_.find(id);
-  return at == sequences_.end() ? nullptr : at->second.get();
+  end(seq);
 }
 
 void Scheduler::schedule(StepPlan& plan) {
@@ -94,51 +91,49 @@ void Scheduler::schedule(StepPlan& plan) {
   // fork inserts behind it. So the index stays right (`progress.oldest-never-preempted`).
   for (size_t i = 0; i < running_.size(); ++i) {
     Sequence& seq = *running_[i];
-    if (seq.last_step == step_ || seq.num_pending() != 1 || seq.num_tokens() >= final_len(seq))
+    if (seq.last_step == step_ || seq.num_pending() != 1 || seq.num_tokens() >= seq.final_len())
       continue;
-    if (ensure_room(plan, seq))
-      schedule_row(plan, {&seq, seq.num_computed, 1, true, seq.num_generated() > 0});
+    if (ensure_room(plan, seq)) schedule_row(plan, seq, /*is_decode=*/seq.num_generated() > 0);
   }
   for (size_t i = 0; i < running_.size() && plan.num_tokens < config_.max_num_batched_tokens; ++i) {
     Sequence& seq = *running_[i];
     if (seq.last_step == step_ || seq.num_pending() <= 1) continue;
-    schedule_row(plan, {&seq, seq.num_computed, most_tokens(plan, seq), true});
+    schedule_row(plan, seq, /*is_decode=*/false);
   }
-  // No admission in a step that preempted: the freed blocks are for the sequences that run
-  // (`progress.no-admission-after-preemption`).
+  // `progress.no-admission-after-preemption`: the freed blocks are for the sequences that run.
   while (plan.preempted.empty() && !waiting_.empty() && !free_slots_.empty() &&
          plan.num_tokens < config_.max_num_batched_tokens) {
     if (!admit(plan, *waiting_.front())) break;
   }
-  std::ranges::stable_partition(plan.outputs, [](const ScheduledOutput& output) {
-    return output.kind == OutputKind::kToken;
-  });
+  std::ranges::stable_partition(
+      plan.outputs, [](OutputKind kind) { return kind == OutputKind::kToken; },
+      &ScheduledOutput::kind);
   if (!plan.empty()) stats_.count_step(plan.num_tokens);
 }
 
-int64_t Scheduler::most_tokens(const StepPlan& plan, const Sequence& seq) const {
-  return std::min(cache_.row_end(seq) - seq.num_computed,
-                  config_.max_num_batched_tokens - plan.num_tokens);
-}
-
-void Scheduler::schedule_row(StepPlan& plan, const ScheduledRow& row) {
-  Sequence& seq = *row.seq;
-  plan.rows.push_back(row);
-  plan.num_tokens += row.num_tokens;
-  (row.is_decode ? stats_.decode_tokens : stats_.prefill_tokens) += row.num_tokens;
-  seq.num_computed += row.num_tokens;
+void Scheduler::schedule_row(StepPlan& plan, Sequence& seq, bool is_decode, bool store) {
+  const auto row = static_cast<int32_t>(plan.rows.size());
+  const auto start = static_cast<int32_t>(seq.num_computed);
+  const auto num_tokens = static_cast<int32_t>(
+      std::min(cache_.row_end(seq) - start, config_.max_num_batched_tokens - plan.num_tokens));
+  plan.rows.push_back({{seq.slot, start, num_tokens, store}, &seq, is_decode});
+  plan.num_tokens += num_tokens;
+  (is_decode ? stats_.decode_tokens : stats_.prefill_tokens) += num_tokens;
+  seq.num_computed += num_tokens;
   seq.last_step = step_;
   ++seq.num_in_flight;
   cache_.save_state(seq, step_, plan.state_copies);
   commit(seq);
-  const int64_t index = std::ssize(plan.rows) - 1;
+  const auto add_output = [&](int32_t offset, OutputKind kind, int32_t target) {
+    plan.outputs.push_back({{seq.id, seq.slot, row, offset, kind, target}, &seq});
+  };
   if (seq.wants_prompt_logprobs()) {
     const int64_t end = std::min(seq.num_computed, seq.num_prompt_tokens - 1);
-    for (int64_t i = row.start; i < end; ++i)
-      plan.outputs.push_back({&seq, index, i - row.start, OutputKind::kLogprobs});
+    for (int32_t offset = 0; start + offset < end; ++offset)
+      add_output(offset, OutputKind::kLogprobs, seq.token_ids[to_size(start + offset + 1)]);
   }
   if (seq.num_pending() > 0) return;
-  plan.outputs.push_back({&seq, index, row.num_tokens - 1});
+  add_output(num_tokens - 1, OutputKind::kToken, kNoToken);
   ++seq.num_unread;
   if (!seq.choices.empty()) fork_choices(plan, seq);
 }
@@ -175,12 +170,13 @@ bool Scheduler::admit(StepPlan& plan, Sequence& seq) {
   start_running(plan, seq);
   if (hit_.snapshot)
     plan.state_copies.push_back({StateCopy::Kind::kRestore, *hit_.snapshot, seq.slot});
-  schedule_row(plan, {&seq, seq.num_computed, most_tokens(plan, seq), hit_.length < num_known});
+  schedule_row(plan, seq, /*is_decode=*/false, /*store=*/hit_.length < num_known);
   return true;
 }
 
 void Scheduler::fork_choices(StepPlan& plan, Sequence& parent) {
-  const int64_t row = std::ssize(plan.rows) - 1, offset = plan.rows.back().num_tokens - 1;
+  ScheduledOutput output = plan.outputs.back();  // the parent's
+  output.forked = true;
   num_held_choices_ -= static_cast<int64_t>(parent.choices.size());
   for (Sequence* choice : parent.choices) {
     if (free_slots_.empty() || !cache_.fork(parent, *choice, plan.copies)) {
@@ -195,7 +191,10 @@ void Scheduler::fork_choices(StepPlan& plan, Sequence& parent) {
     start_running(plan, *choice);
     if (cache_.has_states())
       plan.state_copies.push_back({StateCopy::Kind::kFork, parent.slot, choice->slot});
-    plan.outputs.push_back({choice, row, offset, OutputKind::kToken, /*forked=*/true});
+    output.sequence = choice->id;
+    output.slot = choice->slot;
+    output.seq = choice;
+    plan.outputs.push_back(output);
   }
   parent.choices.clear();
 }
@@ -231,7 +230,7 @@ void Scheduler::postprocess(const StepPlan& plan, const StepOutput& output,
         output.values.size(), plan.outputs.size());
   retired_.clear();
   updates.clear();
-  size_t next_logprob = 0;
+  std::span<const Logprob> rest = output.logprobs;
   for (size_t i = 0; i < plan.outputs.size(); ++i) {
     Sequence& seq = *plan.outputs[i].seq;
     const OutputValue& drawn = output.values[i];
@@ -241,8 +240,8 @@ void Scheduler::postprocess(const StepPlan& plan, const StepOutput& output,
       seq.num_prompt_logprobs_read =
           std::max<int64_t>(seq.num_prompt_logprobs_read, drawn.position);
     if (drawn.kind != OutputKind::kToken) continue;
-    const size_t first_logprob = next_logprob;
-    next_logprob += to_size(drawn.num_logprobs);
+    const auto logprobs = rest.first(to_size(drawn.num_logprobs));
+    rest = rest.subspan(logprobs.size());
     if (seq.is_finished()) continue;
     --seq.num_unread;
     FinishReason reason =
@@ -256,7 +255,7 @@ void Scheduler::postprocess(const StepPlan& plan, const StepOutput& output,
     } else {
       cache_.forget(seq);
     }
-    updates.push_back({&seq, drawn.status, first_logprob, to_size(drawn.num_logprobs)});
+    updates.push_back({&seq, drawn.status, logprobs});
     if (reason != FinishReason::kNone) finish(seq, reason);
   }
   // A finished sequence exists until no submitted step has a row of it (`cleanup.in-flight`).
@@ -273,17 +272,6 @@ void Scheduler::postprocess(const StepPlan& plan, const StepOutput& output,
 void Scheduler::commit(Sequence& seq) {
   const int64_t known = std::max(seq.num_prompt_tokens, seq.num_known() - 1);
   cache_.commit(seq, std::min(seq.num_computed, known));
-}
-
-// The length at which an answer ends, prompt included.
-int64_t Scheduler::final_len(const Sequence& seq) const {
-  return std::min(seq.num_prompt_tokens + seq.max_tokens, config_.max_model_len);
-}
-
-FinishReason Scheduler::end_of(const Sequence& seq) const {
-  if (std::ranges::binary_search(seq.params->stop_ids, seq.token_ids.back()))
-    return FinishReason::kStop;
-  return seq.num_known() < final_len(seq) ? FinishReason::kNone : FinishReason::kLength;
 }
 
 void Scheduler::retire(Sequence& seq) {

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -13,18 +14,13 @@
 
 namespace nanovllm {
 
-struct ScheduledRow {
+struct ScheduledRow : StepRow {
   Sequence* seq = nullptr;
-  int64_t start = 0, num_tokens = 0;
-  bool store = true;  ///< false: its K and V are in a shared block already, which nobody writes
   bool is_decode = false;  ///< whether it computes the token that was drawn last; else a prefill
 };
 
-/// What a sequence gets from a step (OutputInput).
-struct ScheduledOutput {
+struct ScheduledOutput : OutputInput {
   Sequence* seq = nullptr;
-  int64_t row = 0, offset = 0;
-  OutputKind kind = OutputKind::kToken;
   bool forked = false;  ///< whether it is of a choice that has no row, but shares its parent's
 
   /// Whether tokens that are not read when it is submitted decide what may be drawn (order.late).
@@ -43,58 +39,50 @@ struct StepPlan {
   int64_t num_tokens = 0;
 
   bool empty() const { return rows.empty(); }
-  bool has_late() const;
   void clear();
 };
 
-/// What a step changed in a sequence: it has a new last token, it has ended, or both. The
-/// log-probabilities are the output's entries [first_logprob, first_logprob + num_logprobs).
+/// What a step changed in a sequence: it has a new last token, it has ended, or both.
 struct SequenceUpdate {
   Sequence* seq = nullptr;
   RowStatus status = RowStatus::kOk;  ///< otherwise it has no new token
-  size_t first_logprob = 0;
-  size_t num_logprobs = 0;
+  std::span<const Logprob> logprobs;  ///< of the new token, in the StepOutput
 };
 
 /// Chooses the rows of each step: first come, first served; the decodes of running sequences come
 /// first, then unfinished prefills, then new admissions. It owns the sequences
-/// (`ownership.sequences`). schedule() may be called for a step before postprocess() of the
-/// previous one.
+/// (`ownership.sequences`). schedule() may come before postprocess() of the previous step.
 class Scheduler {
  public:
-  /// `config` is resolved: max_num_seqs, max_num_batched_tokens and max_model_len, which are read
-  /// here, are not zero.
+  /// Reads max_num_seqs, max_num_batched_tokens and max_model_len, which are not zero.
   Scheduler(const EngineConfig& config, CacheManager& cache);
 
-  /// Adds the choices of a request. The first one computes the prompt for all of them. The caller
-  /// has checked that the prompt fits. The choices have consecutive ids. After std::bad_alloc
-  /// nothing has changed.
+  /// Adds the choices of a request, which have consecutive ids. The first one computes the prompt,
+  /// which must fit, for all of them. After std::bad_alloc nothing has changed.
   void add(std::vector<std::unique_ptr<Sequence>> choices);
   /// Ends a sequence in any state, and the choices that still wait for its prompt. Tokens that
-  /// submitted steps sample for it are dropped. The Sequence stays valid until the next
-  /// postprocess().
+  /// submitted steps sample for it are dropped. It stays valid until the next postprocess().
   void finish(Sequence& seq, FinishReason reason);
   /// The sequence, or null if it has ended.
-  Sequence* find(uint64_t id) const;
+  Sequence* find(uint64_t id) const {
+    const auto at = sequences_.find(id);
+    return at == sequences_.end() ? nullptr : at->second.get();
+  }
   /// Decides the next step. The plan's sequences exist until postprocess() of that plan.
   void schedule(StepPlan& plan);
-  /// Applies what a step sampled, in the order of the steps. Its sequences exist until the next
-  /// call.
+  /// Applies what a step sampled, in the order of the steps. `updates` last until the next call.
   void postprocess(const StepPlan& plan, const StepOutput& output,
                    std::vector<SequenceUpdate>& updates);
 
-  bool is_finished() const {
-    return waiting_.empty() && running_.empty() && num_held_choices_ == 0;
-  }
+  bool is_finished() const { return num_waiting() + num_running() == 0; }
   int64_t num_waiting() const { return static_cast<int64_t>(waiting_.size()) + num_held_choices_; }
   int64_t num_running() const { return static_cast<int64_t>(running_.size()); }
   const SchedulerStats& stats() const { return stats_; }
   const std::vector<Sequence*>& running() const { return running_; }
 
  private:
-  /// How many tokens of the sequence the step can still compute.
-  int64_t most_tokens(const StepPlan& plan, const Sequence& seq) const;
-  void schedule_row(StepPlan& plan, const ScheduledRow& row);
+  /// Computes as many tokens of the sequence as the step still can.
+  void schedule_row(StepPlan& plan, Sequence& seq, bool is_decode, bool store = true);
   bool ensure_room(StepPlan& plan, Sequence& seq);
   bool admit(StepPlan& plan, Sequence& seq);
   void fork_choices(StepPlan& plan, Sequence& parent);
@@ -102,8 +90,6 @@ class Scheduler {
   void stop_running(Sequence& seq);
   void preempt(StepPlan& plan, Sequence& seq);
   void commit(Sequence& seq);
-  int64_t final_len(const Sequence& seq) const;
-  FinishReason end_of(const Sequence& seq) const;
   void retire(Sequence& seq);
 
   EngineConfig config_;

@@ -22,8 +22,7 @@ struct BlockRef {
   bool operator==(const BlockRef&) const = default;
 };
 
-/// A snapshot of a sequence's recurrent states after its first `depth` tokens; `generation` says
-/// how often the snapshot was replaced.
+/// The recurrent states after `depth` tokens; each replacement increments the generation.
 struct SnapshotRef {
   int32_t number = -1;
   uint32_t generation = 0;
@@ -33,15 +32,14 @@ struct SnapshotRef {
 /// A text that separates the prefix caches of tenants; null: none was given.
 using CacheSalt = std::shared_ptr<const std::string>;
 
-/// One answer while it is generated: the prompt, the tokens that were sampled so far, and where
-/// its KV cache is stored. A request with n choices is n sequences. Only the scheduler and the
-/// cache manager change a sequence (`ownership.sequences`).
+/// One answer while it is generated: its tokens, and where its KV cache is stored. A request with n
+/// choices is n sequences. Only scheduler and cache manager change it (`ownership.sequences`).
 struct Sequence {
   uint64_t id = 0;  ///< unique; in the order of arrival and, within a request, of the choices
   uint64_t request_id = 0;
   int32_t choice = 0;
   std::shared_ptr<const RequestParams> params;
-  int64_t max_tokens = 0;  ///< of the answer: bounded by the context
+  int64_t max_tokens = 0;  ///< of the answer; Scheduler::add() bounds it by the context
   uint64_t seed = 0;
   std::unique_ptr<Constraint> constraint;  ///< null: any token may come next
   CacheSalt cache_salt;                    ///< prompts with different salts share no blocks
@@ -62,8 +60,7 @@ struct Sequence {
   int64_t num_blocks_sent = 0;       ///< entries of block_table that the ranks know
   std::vector<int32_t> block_table;  ///< blocks of the cache, in order
 
-  // The chain of block hashes, which the block pool keeps: blocks [0, num_hashed) of block_table
-  // are hashed.
+  // The chain of block hashes, which the block pool keeps: the first num_hashed blocks are hashed.
   int64_t num_hashed = 0;
   std::optional<uint64_t> last_hash;
   BlockRef last_block;  ///< the registered block with the content of block num_hashed - 1
@@ -82,6 +79,8 @@ struct Sequence {
   int64_t num_generated() const { return num_tokens() - num_prompt_tokens; }
   /// Tokens that still have to be computed before the next one can be drawn.
   int64_t num_pending() const { return num_tokens() - num_computed; }
+  /// The length at which the answer ends, prompt included.
+  int64_t final_len() const { return num_prompt_tokens + max_tokens; }
   bool is_finished() const { return status == SequenceStatus::kFinished; }
   bool wants_prompt_logprobs() const {
     return choice == 0 && params->given.prompt_logprobs &&

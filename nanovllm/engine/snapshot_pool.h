@@ -12,12 +12,10 @@
 namespace nanovllm {
 
 /// The snapshots of recurrent states, in the order of their last use. A snapshot is found under the
-/// last block of its prefix with the contents that the block had. So its hits are as exact as those
-/// of blocks (`cache.exact-hits`).
-///
-/// Every rank runs the steps in order, and a step restores states before it saves others. So a
-/// snapshot may be replaced although a submitted step, or the planned one, still restores or saves
-/// it; only two states of one step need two snapshots.
+/// last block of its prefix with the contents that the block had (`cache.exact-hits`). Every rank
+/// runs the steps in order, and a step restores states before it saves others. So a snapshot may be
+/// replaced although a step that is submitted or planned still restores or saves it; only two
+/// states of one step need two snapshots.
 class SnapshotPool {
  public:
   struct Snapshot : SnapshotRef {
@@ -32,8 +30,7 @@ class SnapshotPool {
   /// Replaces the snapshot that was used least recently by a state that `step` saves, which cannot
   /// be found yet. Returns none if the step has replaced all of them.
   std::optional<SnapshotRef> take(int64_t depth, uint64_t step);
-  /// From now on the state is found under the block. If the block has one already, or the state was
-  /// replaced meanwhile, nothing changes.
+  /// From now on the state is found under the block, unless that has one or the state was replaced.
   void store(const SnapshotRef& ref, const BlockRef& block);
   /// Null if there is none.
   const Snapshot* find(const BlockRef& block) const;

@@ -8,55 +8,34 @@
 
 namespace nanovllm {
 
-namespace {
-
-/// The number of elements of Activations::wide and narrow for each token.
-int64_t wide_size(const ModelSpec& spec) {
-  int64_t size = 0;
-  for (const auto& [attention, mlp, norms] : spec.layers) {
-    const int64_t of_mlp = mlp.num_experts > 0
-                               ? mlp.experts_per_token * std::max(2 * mlp.size, spec.hidden_size)
-                               : 2 * mlp.size;
-    size = std::max({size, attention.qkv_size(), of_mlp});
-  }
-  return size;
-}
-int64_t narrow_size(const ModelSpec& spec) {
-  int64_t size = 0;
-  for (const auto& [attention, mlp, norms] : spec.layers)
-    size = std::max(
-        {size, attention.q_size(), mlp.size * std::max<int64_t>(mlp.experts_per_token, 1)});
-  return size;
-}
-
-bool has_branch(const ModelSpec& spec) {
-  return std::ranges::any_of(spec.layers, [](const LayerSpec& layer) {
-    return layer.norms.after_attention != nullptr || layer.norms.after_mlp != nullptr;
-  });
-}
-bool has_whole_norms(const ModelSpec& spec) {
-  return std::ranges::any_of(spec.layers, [](const LayerSpec& layer) {
-    return layer.attention.qk_norm == QkNorm::kWhole;
-  });
-}
-
-}  // namespace
-
-Activations::Activations(Backend& backend, const ModelSpec& spec, DType dtype, int64_t max_tokens,
+Activations::Activations(Backend* backend, const ModelSpec& spec, DType dtype, int64_t max_tokens,
                          int64_t max_rows) {
   const auto allocate = [&](int64_t n, int64_t k, DType type) {
     Tensor t(nullptr, type, n, k);
-    buffers.push_back(backend.allocate(t.bytes()));
+    bytes += t.bytes();
+    if (backend == nullptr) return t;
+    buffers.push_back(backend->allocate(t.bytes()));
     t.data = buffers.back().get();
     return t;
   };
   const int64_t hidden_size = spec.hidden_size;
+  int64_t wide_size = 0, narrow_size = 0;
+  bool has_branch = false, has_whole_norms = false;
+  for (const auto& [attention, mlp, norms] : spec.layers) {
+    const int64_t top_k = std::max<int64_t>(mlp.experts_per_token, 1);
+    const int64_t of_expert = mlp.num_experts > 0 ? hidden_size : 0;  // ExpertArgs::out
+    wide_size =
+        std::max({wide_size, attention.qkv_size(), top_k * std::max(2 * mlp.size, of_expert)});
+    narrow_size = std::max({narrow_size, attention.q_size(), top_k * mlp.size});
+    has_branch |= norms.after_attention != nullptr || norms.after_mlp != nullptr;
+    has_whole_norms |= attention.qk_norm == QkNorm::kWhole;
+  }
   residual = allocate(max_tokens, hidden_size, dtype);
   hidden = allocate(max_tokens, hidden_size, dtype);
-  if (has_branch(spec)) branch = allocate(max_tokens, hidden_size, dtype);
-  wide = allocate(max_tokens, wide_size(spec), dtype).data;
-  narrow = allocate(max_tokens, narrow_size(spec), dtype).data;
-  if (has_whole_norms(spec)) squares = allocate(max_tokens, 4, DType::kF32);
+  if (has_branch) branch = allocate(max_tokens, hidden_size, dtype);
+  wide = allocate(max_tokens, wide_size, dtype).data;
+  narrow = allocate(max_tokens, narrow_size, dtype).data;
+  if (has_whole_norms) squares = allocate(max_tokens, 4, DType::kF32);
   if (const MlpSpec experts = spec.experts(); experts.num_experts > 0) {
     const int64_t num_entries = max_tokens * experts.experts_per_token;
     routing = {.logits = allocate(max_tokens, experts.num_experts, DType::kF32),
@@ -71,94 +50,85 @@ Activations::Activations(Backend& backend, const ModelSpec& spec, DType dtype, i
   logits = allocate(max_rows, spec.vocab_size, DType::kF32);
 }
 
-size_t Activations::bytes(const ModelSpec& spec, DType dtype, int64_t max_tokens,
-                          int64_t max_rows) {
-  const int64_t per_token =
-      (has_branch(spec) ? 3 : 2) * spec.hidden_size + wide_size(spec) + narrow_size(spec);
-  const MlpSpec experts = spec.experts();
-  int64_t floats = max_rows * spec.vocab_size + (has_whole_norms(spec) ? 4 * max_tokens : 0);
-  if (experts.num_experts > 0)
-    floats += max_tokens * (experts.num_experts + 4 * experts.experts_per_token) +
-              5 * experts.num_experts + 2;
-  return to_size(max_tokens * per_token + max_rows * 2 * spec.hidden_size) * dtype_size(dtype) +
-         to_size(floats) * sizeof(float);
-}
-
 namespace {
 
-/// One step through the layers of a model.
-class Pass {
+/// A layer in one step.
+class LayerPass {
  public:
-  Pass(Backend& backend, const Model& model, const KvCache& kv, const Step& step,
-       const Activations& activations)
-      : backend_(backend), model_(model), kv_(kv), step_(step), a_(activations) {}
-
-  Tensor qkv(size_t layer) const {
-    return {a_.wide, model_.dtype, step_.num_tokens(), attention(layer).qkv_size()};
-  }
-  /// The output of the attention of a layer [T, q_size].
-  Tensor attn(size_t layer) const {
-    return {a_.narrow, model_.dtype, step_.num_tokens(), attention(layer).q_size()};
-  }
-
-  /// Computes the attention of a layer and adds its output to the residual. `next` is the norm
-  /// after that.
-  void attention_block(size_t index, Residual& residual, const Norm& next) {
-    const Layer& layer = model_.layers[index];
-    const Tensor out = attn(index);
-    if (is_one_stage(index) && !layer.after_attention)
-      return backend_.attention_block(residual, qkv_args(index), rope_args(index),
-                                      attention_args(index, out), kv_, step_, *layer.o, next);
-    attend(index, residual, out);
-    add(residual, out, *layer.o, layer.after_attention, next);
-  }
-
-  /// Computes the attention of a layer: out [T, q_size]. If `out` is empty, it only stores the keys
-  /// and values.
-  void attend(size_t index, Residual& residual, const Tensor& out) {
-    const Layer& layer = model_.layers[index];
-    const RopeStoreArgs rope = rope_args(index);
-    const AttentionArgs args = attention_args(index, out);
-    if (out && is_one_stage(index))
-      return backend_.qkv_attention(residual, qkv_args(index), rope, args, kv_, step_);
-    read(rope.qkv, residual, layer.before_attention, *layer.qkv, layer.qkv_bias);
-    if (attention(index).qk_norm == QkNorm::kWhole)
-      backend_.norm_whole(rope.qkv,
-                          {.q_weight = layer.q_norm,
-                           .k_weight = layer.k_norm,
-                           .k_counted = layer.k_counted,
-                           .q_columns = model_.whole_attention.q_size(),
-                           .k_columns = model_.whole_attention.kv_size(),
-                           .eps = model_.spec.rms_norm_eps},
-                          a_.squares.rows(0, residual.num_tokens()));
-    if (!out) return backend_.rope_and_store(rope, kv_, step_);
-    backend_.rope_attention(rope, args, kv_, step_);
+  LayerPass(Backend& backend, const Model& model, const KvCache& kv, const Step& step,
+            const Activations& activations, size_t index)
+      : backend_(backend),
+        model_(model),
+        kv_(kv),
+        step_(step),
+        a_(activations),
+        spec_(model.spec.layers[index]),
+        layer_(model.layers[index]),
+        qkv_{layer_.before_attention, *layer_.qkv, layer_.qkv_bias} {
+    const AttentionSpec& spec = spec_.attention;
+    rope_ = {.qkv = {a_.wide, model.dtype, step.num_tokens(), spec.qkv_size()},
+             .q_norm = spec.qk_norm == QkNorm::kHead ? layer_.q_norm : Tensor(),
+             .k_norm = spec.qk_norm == QkNorm::kHead ? layer_.k_norm : Tensor(),
+             .cos = model.ropes[spec.rope].cos,
+             .sin = model.ropes[spec.rope].sin,
+             .num_heads = spec.num_heads,
+             .eps = model.spec.rms_norm_eps,
+             .layer = static_cast<int64_t>(index)};
+    attention_ = {.out = {a_.narrow, model.dtype, step.num_tokens(), spec.q_size()},
+                  .qkv = rope_.qkv,
+                  .num_heads = spec.num_heads,
+                  .scale = 1 / std::sqrt(static_cast<float>(spec.head_dim)),
+                  .layer = rope_.layer};
   }
 
-  /// Computes the MLP of a layer: dense, or a mixture of experts. `next` is the norm after it.
-  void feed_forward(size_t index, Residual& residual, const Norm& next) {
-    const MlpSpec& spec = model_.spec.layers[index].mlp;
-    const Layer& layer = model_.layers[index];
+  /// Computes the attention and adds its output to the residual. `next` is the norm after that.
+  void attention_block(Residual& residual, const Norm& next) {
+    if (is_one_stage() && !layer_.after_attention)
+      return backend_.attention_block(residual, qkv_, rope_, attention_, kv_, step_, *layer_.o,
+                                      next);
+    add(residual, attend(residual), *layer_.o, layer_.after_attention, next);
+  }
+
+  /// Computes the attention and returns its output [T, q_size].
+  Tensor attend(Residual& residual) {
+    if (is_one_stage()) {
+      backend_.qkv_attention(residual, qkv_, rope_, attention_, kv_, step_);
+    } else {
+      project(residual);
+      backend_.rope_attention(rope_, attention_, kv_, step_);
+    }
+    return attention_.out;
+  }
+
+  /// Only stores the keys and values.
+  void store(Residual& residual) {
+    project(residual);
+    backend_.rope_and_store(rope_, kv_, step_);
+  }
+
+  /// Computes the MLP: dense, or a mixture of experts. `next` is the norm after it.
+  void feed_forward(Residual& residual, const Norm& next) {
+    const MlpSpec& spec = spec_.mlp;
     const DType dtype = model_.dtype;
     const int64_t num_tokens = residual.num_tokens();
-    if (layer.router == nullptr) {
+    if (layer_.router == nullptr) {
       const Tensor act(a_.narrow, dtype, num_tokens, spec.size);
       const Tensor gate_up(a_.wide, dtype, num_tokens, 2 * spec.size);
-      if (layer.before_mlp) {
-        backend_.norm_swiglu(act, residual, layer.before_mlp, *layer.gate_up, gate_up);
+      if (layer_.before_mlp) {
+        backend_.norm_swiglu(act, residual, layer_.before_mlp, *layer_.gate_up, gate_up);
       } else {
-        read(gate_up, residual, {}, *layer.gate_up);
+        backend_.matmul(gate_up, backend_.finish(residual), *layer_.gate_up);
         backend_.silu_mul(act, gate_up);
       }
-      return add(residual, act, *layer.down, layer.after_mlp, next);
+      return add(residual, act, *layer_.down, layer_.after_mlp, next);
     }
-    check(layer.before_mlp && !layer.after_mlp, "experts have a norm before them");
+    check(layer_.before_mlp && !layer_.after_mlp, "experts have a norm before them");
     const Routing& all = a_.routing;
     const int64_t top_k = spec.experts_per_token, num_entries = num_tokens * top_k;
-    backend_.norm_experts(residual, layer.before_mlp,
-                          {.router = *layer.router,
-                           .gate_up = *layer.gate_up,
-                           .down = *layer.down,
+    backend_.norm_experts(residual, layer_.before_mlp,
+                          {.router = *layer_.router,
+                           .gate_up = *layer_.gate_up,
+                           .down = *layer_.down,
                            .normalize = spec.normalize,
                            .routing = {.logits = all.logits.rows(0, num_tokens),
                                        .weights = all.weights.rows(0, num_tokens),
@@ -183,44 +153,24 @@ class Pass {
   }
 
  private:
-  const AttentionSpec& attention(size_t layer) const { return model_.spec.layers[layer].attention; }
-  /// Whether norm, projection and attention of a layer are a stage of the backend.
-  bool is_one_stage(size_t index) const {
-    return model_.layers[index].before_attention && attention(index).qk_norm != QkNorm::kWhole;
+  /// Whether norm, projection and attention are a stage of the backend.
+  bool is_one_stage() const {
+    return layer_.before_attention && spec_.attention.qk_norm != QkNorm::kWhole;
   }
 
-  QkvArgs qkv_args(size_t index) const {
-    const Layer& layer = model_.layers[index];
-    return {layer.before_attention, *layer.qkv, layer.qkv_bias};
-  }
-  RopeStoreArgs rope_args(size_t index) const {
-    const AttentionSpec& spec = attention(index);
-    const Layer& layer = model_.layers[index];
-    const Rope& tables = model_.ropes[spec.rope];
-    const bool norms_heads = spec.qk_norm == QkNorm::kHead;
-    return {.qkv = qkv(index),
-            .q_norm = norms_heads ? layer.q_norm : Tensor(),
-            .k_norm = norms_heads ? layer.k_norm : Tensor(),
-            .cos = tables.cos,
-            .sin = tables.sin,
-            .num_heads = spec.num_heads,
-            .eps = model_.spec.rms_norm_eps,
-            .layer = static_cast<int64_t>(index)};
-  }
-  AttentionArgs attention_args(size_t index, const Tensor& out) const {
-    const AttentionSpec& spec = attention(index);
-    return {.out = out,
-            .qkv = qkv(index),
-            .num_heads = spec.num_heads,
-            .scale = 1 / std::sqrt(static_cast<float>(spec.head_dim)),
-            .layer = static_cast<int64_t>(index)};
-  }
-
-  /// out = before(residual) w^T + bias
-  void read(const Tensor& out, Residual& residual, const Norm& before, const Weight& w,
-            const Tensor& bias = {}) {
-    if (before) return backend_.norm_matmul(out, residual, before, w, bias);
-    backend_.matmul(out, backend_.finish(residual), w, bias);
+  /// Computes q, k and v.
+  void project(Residual& residual) {
+    if (qkv_.norm) backend_.norm_matmul(rope_.qkv, residual, qkv_.norm, qkv_.w, qkv_.bias);
+    else backend_.matmul(rope_.qkv, backend_.finish(residual), qkv_.w, qkv_.bias);
+    if (spec_.attention.qk_norm == QkNorm::kWhole)
+      backend_.norm_whole(rope_.qkv,
+                          {.q_weight = layer_.q_norm,
+                           .k_weight = layer_.k_norm,
+                           .k_counted = layer_.k_counted,
+                           .q_columns = model_.whole_attention.q_size(),
+                           .k_columns = model_.whole_attention.kv_size(),
+                           .eps = model_.spec.rms_norm_eps},
+                          a_.squares.rows(0, residual.num_tokens()));
   }
 
   Backend& backend_;
@@ -228,6 +178,11 @@ class Pass {
   const KvCache& kv_;
   const Step& step_;
   const Activations& a_;
+  const LayerSpec& spec_;
+  const Layer& layer_;
+  QkvArgs qkv_;
+  RopeStoreArgs rope_;
+  AttentionArgs attention_;
 };
 
 }  // namespace
@@ -241,27 +196,28 @@ std::optional<Residual> forward(Backend& backend, const Model& model, const KvCa
         num_tokens, activations.residual.shape[0]);
   Residual residual(activations.residual.rows(0, num_tokens),
                     activations.hidden.rows(0, num_tokens));
-  Pass pass(backend, model, kv, step, activations);
-
   backend.embed(residual.whole(), *model.embed, step.input_ids);
   for (size_t i = 0; i < count; ++i) {
     const Layer& layer = model.layers[i];
+    LayerPass pass(backend, model, kv, step, activations, i);
     const bool is_last = i + 1 == count;
     if (is_last && rows) {
       // After the attention, no token depends on another one, so the rest is computed only for
       // `rows`. If there are none, the attention itself is not needed either.
-      const Tensor attn = rows->shape[0] > 0 ? pass.attn(i) : Tensor();
-      pass.attend(i, residual, attn);
-      if (!attn) return {};
+      if (rows->shape[0] == 0) {
+        pass.store(residual);
+        return {};
+      }
+      const Tensor attn = pass.attend(residual);
       // The attention has read q, k and v, so their memory is free.
       const Tensor some(activations.wide, attn.dtype, rows->shape[0], attn.shape[1]);
       backend.gather_rows(some, attn, *rows);
       residual = gather_rows(backend, residual, *rows, activations);
       pass.add(residual, some, *layer.o, layer.after_attention, layer.before_mlp);
     } else {
-      pass.attention_block(i, residual, layer.before_mlp);
+      pass.attention_block(residual, layer.before_mlp);
     }
-    pass.feed_forward(i, residual, is_last ? Norm() : model.layers[i + 1].before_attention);
+    pass.feed_forward(residual, is_last ? Norm() : model.layers[i + 1].before_attention);
   }
   return residual;
 }

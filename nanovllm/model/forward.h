@@ -11,22 +11,18 @@
 namespace nanovllm {
 
 /// The memory of every intermediate result of the forward pass, allocated once for the largest step
-/// (ownership.memory). The backend must outlive it.
+/// (ownership.memory). The backend must outlive it; without one, only `bytes` is computed.
 struct Activations {
-  Activations(Backend& backend, const ModelSpec& spec, DType dtype, int64_t max_tokens,
+  Activations(Backend* backend, const ModelSpec& spec, DType dtype, int64_t max_tokens,
               int64_t max_rows);
-  /// How many bytes they take in total.
-  static size_t bytes(const ModelSpec& spec, DType dtype, int64_t max_tokens, int64_t max_rows);
 
   // [max_tokens, ...] in the model's dtype.
   Tensor residual;  ///< [max_tokens, hidden_size]
   Tensor hidden;    ///< [max_tokens, hidden_size] scratch of the residual
-  /// [max_tokens, hidden_size] the output of attention or MLP, if it is normed before it is added
-  /// to the residual; or none.
+  /// [max_tokens, hidden_size] the output of attention or MLP before its norm; or none.
   Tensor branch;
-  /// Two buffers that the stages of a layer share, since the attention's results are no longer
-  /// needed when the MLP writes. For each token `wide` has q, k and v, then gate and up; `narrow`
-  /// has the output of the attention, then that of SwiGLU.
+  /// Two buffers that attention and MLP share. For each token `wide` has q, k and v, then gate and
+  /// up; `narrow` has the output of the attention, then that of SwiGLU.
   void *wide = nullptr, *narrow = nullptr;
   /// [max_tokens, 4] float32: scratch of Backend::norm_whole(); or none.
   Tensor squares;
@@ -38,15 +34,15 @@ struct Activations {
   Tensor logits;                    ///< [max_rows, vocab_size] float32
 
   std::vector<Buffer> buffers;
+  size_t bytes = 0;  ///< of all buffers
 };
 
 /// Computes one step through all layers, and stores the keys and values of the new tokens in `kv`.
 /// Returns the residual after the last layer. Without `rows` it is the residual of all tokens. With
 /// `rows` [R] (int32, in the backend's memory, R at most max_rows) it is the residual of those
 /// tokens, and the last layer after its attention is computed only for them; with R = 0 the last
-/// layer only stores its keys and values, and nothing is returned. step.num_tokens() must be at
-/// most max_tokens. The residual is valid until the next call. With `num_layers` only the first
-/// layers are computed.
+/// layer only stores its keys and values, and nothing is returned. The residual is valid until the
+/// next call. With `num_layers` only the first layers are computed.
 std::optional<Residual> forward(Backend& backend, const Model& model, const KvCache& kv,
                                 const Step& step, const std::optional<Tensor>& rows,
                                 Activations& activations, int64_t num_layers = INT64_MAX);

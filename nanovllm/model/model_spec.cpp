@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "nanovllm/base/to_size.h"
 #include "nanovllm/ops/kv_cache.h"
 
 namespace nanovllm {
@@ -60,10 +59,6 @@ size_t ModelSpec::weight_bytes(DType dtype, bool on_gpu) const {
 size_t ModelSpec::kv_bytes_per_token(DType dtype) const {
   return to_size(2 * num_layers() * attention().num_kv_heads) *
          kv_key_bytes(dtype, attention().head_dim);
-}
-
-size_t ModelSpec::rope_bytes_per_position() const {
-  return ropes.size() * to_size(attention().head_dim) * sizeof(float);
 }
 
 }  // namespace nanovllm

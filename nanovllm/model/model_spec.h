@@ -7,12 +7,12 @@
 #include <vector>
 
 #include "nanovllm/base/dtype.h"
+#include "nanovllm/base/to_size.h"
 #include "nanovllm/checkpoint/quantized/dialect.h"
 
 namespace nanovllm {
 
-/// Parameters of the rotary embedding: the base of its frequencies, and how they are scaled for
-/// longer contexts.
+/// The rotary embedding: the base of its frequencies, and how they are scaled for longer contexts.
 struct RopeConfig {
   enum class Scaling { kNone, kLinear, kLlama3, kYarn };
 
@@ -70,8 +70,7 @@ struct LayerSpec {
   Norms norms;
 };
 
-/// A decoder as data: what forward() computes, and what load_model() reads. The families
-/// (nanovllm/families) make it from config.json.
+/// A decoder as data: what forward() computes and load_model() reads. nanovllm/families makes it.
 struct ModelSpec {
   std::string architecture;  ///< its name in config.json, for example Qwen3ForCausalLM
   int64_t hidden_size = 0, vocab_size = 0;
@@ -90,8 +89,7 @@ struct ModelSpec {
   /// The attention of the first layer, whose cache has the shape of every layer's.
   const AttentionSpec& attention() const { return layers.front().attention; }
 
-  /// The MLP of the layers that are mixtures of experts, which are alike. num_experts is 0 if no
-  /// layer is one.
+  /// The MLP of all layers that are mixtures of experts. num_experts is 0 if no layer is one.
   MlpSpec experts() const;
   int64_t num_expert_layers() const;
   int64_t num_parameters() const;
@@ -101,7 +99,9 @@ struct ModelSpec {
   /// Bytes that one token takes in a KV cache of `dtype`, in all layers together.
   size_t kv_bytes_per_token(DType dtype) const;
   /// Bytes that one position takes in the tables of cosines and sines of all ropes.
-  size_t rope_bytes_per_position() const;
+  size_t rope_bytes_per_position() const {
+    return ropes.size() * to_size(attention().head_dim) * sizeof(float);
+  }
 };
 
 }  // namespace nanovllm

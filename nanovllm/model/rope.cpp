@@ -11,8 +11,7 @@ namespace nanovllm {
 namespace {
 
 // Frequencies with fewer than low_freq_factor rotations in the original context are divided by
-// `factor`, those with more than high_freq_factor rotations stay as they are, and those between are
-// interpolated.
+// `factor`, those with more than high_freq_factor stay as they are, those between are interpolated.
 float llama3_frequency(const RopeConfig& rope, float frequency) {
   const auto original = static_cast<float>(rope.original_max_position_embeddings);
   const auto low = static_cast<float>(rope.low_freq_factor);
@@ -49,12 +48,6 @@ YarnRamp yarn_ramp(const RopeConfig& rope, int64_t head_dim) {
   return {static_cast<float>(low), static_cast<float>(low == high ? 0.001 : high - low)};
 }
 
-/// The frequency of dimension `i` is 1 / power before the scaling.
-float yarn_frequency(const RopeConfig& rope, const YarnRamp& ramp, float power, size_t i) {
-  const float kept = 1 - std::clamp((static_cast<float>(i) - ramp.low) / ramp.width, 0.0f, 1.0f);
-  return 1 / (static_cast<float>(rope.factor) * power) * (1 - kept) + 1 / power * kept;
-}
-
 }  // namespace
 
 std::vector<float> rope_frequencies(const RopeConfig& rope, int64_t head_dim) {
@@ -62,14 +55,19 @@ std::vector<float> rope_frequencies(const RopeConfig& rope, int64_t head_dim) {
   if (rope.is_identity) return frequencies;
   const bool is_yarn = rope.scaling == RopeConfig::Scaling::kYarn;
   const YarnRamp ramp = is_yarn ? yarn_ramp(rope, head_dim) : YarnRamp();
+  const auto factor = static_cast<float>(rope.factor);
   for (size_t i = 0; i < frequencies.size(); ++i) {
     const float exponent = static_cast<float>(2 * i) / static_cast<float>(head_dim);
     const float power = std::pow(static_cast<float>(rope.theta), exponent);
     float& frequency = frequencies[i];
     frequency = 1 / power;
-    if (rope.scaling == RopeConfig::Scaling::kLinear) frequency /= static_cast<float>(rope.factor);
+    if (rope.scaling == RopeConfig::Scaling::kLinear) frequency /= factor;
     if (rope.scaling == RopeConfig::Scaling::kLlama3) frequency = llama3_frequency(rope, frequency);
-    if (is_yarn) frequency = yarn_frequency(rope, ramp, power, i);
+    if (is_yarn) {
+      const float divided = std::clamp((static_cast<float>(i) - ramp.low) / ramp.width, 0.0f, 1.0f);
+      const float kept = 1 - divided;
+      frequency = 1 / (factor * power) * (1 - kept) + 1 / power * kept;
+    }
   }
   return frequencies;
 }

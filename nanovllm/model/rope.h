@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -9,9 +8,8 @@
 namespace nanovllm {
 
 /// The angle in radians by which each pair of a head's elements is rotated from one position to the
-/// next, [head_dim / 2], computed in float32 as transformers does. Sources: Su et al., "RoFormer:
-/// Enhanced Transformer with Rotary Position Embedding", 2021; for the scalings,
-/// modeling_rope_utils.py of transformers.
+/// next, [head_dim / 2], in float32 as in transformers (modeling_rope_utils.py). Source: Su et al.,
+/// "RoFormer: Enhanced Transformer with Rotary Position Embedding", 2021.
 std::vector<float> rope_frequencies(const RopeConfig& rope, int64_t head_dim);
 
 /// Cosines and sines of position * frequency, times RopeConfig::attention_factor, each

@@ -8,7 +8,9 @@
 
 namespace nanovllm {
 
-static Range deal(const char* name, int64_t total, int64_t unit, Rank rank) {
+namespace {
+
+Range deal(const char* name, int64_t total, int64_t unit, Rank rank) {
   const int64_t most = ceil_div(total, unit);
   require(rank.world <= most,
           "tensor_parallel_size is {}; with a {} of {} this model allows at most {}", rank.world,
@@ -16,12 +18,8 @@ static Range deal(const char* name, int64_t total, int64_t unit, Rank rank) {
   return share(total, unit, rank);
 }
 
+/// This rank's part of one layer.
 LayerShard make_layer_shard(const ModelSpec& model, const LayerSpec& layer, Rank rank) {
-  // The columns of quantized weights are divided so that every part begins with a group.
-  const auto unit_of = [&](int64_t columns, int64_t unit) {
-    const int64_t wanted = model.quantization ? model.quantization->column_unit : 1;
-    return rank.world * wanted <= columns ? std::max(unit, wanted) : unit;
-  };
   const AttentionSpec& a = layer.attention;
   LayerShard shard;
   // All query heads of a KV head are on one rank, if there are at least as many KV heads as ranks.
@@ -30,10 +28,13 @@ LayerShard make_layer_shard(const ModelSpec& model, const LayerSpec& layer, Rank
       deal("num_attention_heads", a.num_heads, a.num_kv_heads >= rank.world ? group : 1, rank);
   // Experts are narrow: for many ranks their columns are divided in smaller units.
   const bool has_experts = layer.mlp.num_experts > 0;
-  const int64_t unit =
+  int64_t unit =
       !has_experts || layer.mlp.size >= rank.world * kShareUnit ? kShareUnit : kShareUnit / 2;
-  shard.columns = deal(has_experts ? "moe_intermediate_size" : "intermediate_size", layer.mlp.size,
-                       unit_of(layer.mlp.size, unit), rank);
+  // The columns of quantized weights are divided so that every part begins with a group.
+  const int64_t groups = model.quantization ? model.quantization->column_unit : 1;
+  if (rank.world * groups <= layer.mlp.size) unit = std::max(unit, groups);
+  shard.columns =
+      deal(has_experts ? "moe_intermediate_size" : "intermediate_size", layer.mlp.size, unit, rank);
   // Every local KV head must serve the same number of query heads, hence the gcd. A KV head that
   // would serve more of them is on this rank several times.
   const int64_t served = std::gcd(std::gcd(shard.heads.first, shard.heads.count), group);
@@ -41,6 +42,8 @@ LayerShard make_layer_shard(const ModelSpec& model, const LayerSpec& layer, Rank
     shard.kv_heads.push_back((shard.heads.first + i) / group);
   return shard;
 }
+
+}  // namespace
 
 Shard make_shard(const ModelSpec& model, Rank rank) {
   Shard shard;

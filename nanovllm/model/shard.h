@@ -11,8 +11,7 @@ namespace nanovllm {
 /// One rank's part of a layer: some attention heads, and some columns of the MLP or of each expert.
 struct LayerShard {
   Range heads, columns;  ///< its part of the heads and columns of the whole layer
-  /// For each local KV head, its index in the whole layer. With fewer KV heads than ranks, a KV
-  /// head is on several ranks.
+  /// The index of each local KV head in the whole layer. It may be on several ranks.
   std::vector<int64_t> kv_heads;
 };
 
@@ -26,7 +25,5 @@ struct Shard {
 
 /// Throws UserError if some rank would get no head, no column or no token.
 Shard make_shard(const ModelSpec& model, Rank rank);
-/// This rank's part of one layer.
-LayerShard make_layer_shard(const ModelSpec& model, const LayerSpec& layer, Rank rank);
 
 }  // namespace nanovllm

@@ -5,8 +5,8 @@
 #include <deque>
 #include <future>
 #include <optional>
-#include <utility>
 
+#include "nanovllm/base/ceil_div.h"
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/system/machine.h"
 #include "nanovllm/base/to_size.h"
@@ -17,12 +17,11 @@ namespace nanovllm {
 
 namespace {
 
-/// One of the tensors that are stacked into one weight: its name, its number of rows, and which of
-/// the rows this rank takes.
+/// One of the tensors that are stacked into one weight, and which of its rows this rank takes.
 struct Part {
   std::string name;
   int64_t rows;
-  std::vector<Range> taken;
+  std::vector<Range> taken = {{0, rows}};
 };
 using Parts = std::vector<Part>;
 
@@ -37,8 +36,8 @@ std::vector<Range> rows_of(const std::vector<int64_t>& heads, int64_t count) {
   return rows;
 }
 
-/// Reads tensors from `source` into the backend's memory. Without a backend it only asks `source`
-/// for them, which checks their names, shapes and dtypes.
+/// Reads tensors from `source` into the backend's memory. Without a backend it only asks for them,
+/// so `source` checks their names, shapes and dtypes.
 class Loader {
  public:
   Loader(Model& model, const ModelSpec& spec, Backend* backend, TensorSource& source)
@@ -110,26 +109,20 @@ class Loader {
   TensorSource& source_;
 };
 
-/// Which of its KV heads this rank counts in a norm over all KV heads: every head is counted once,
-/// by the first rank that has it.
-std::vector<float> counted_columns(const ModelSpec& spec, const LayerSpec& layer,
-                                   const LayerShard& shard, Rank rank) {
-  std::vector<bool> is_counted(to_size(layer.attention.num_kv_heads));
-  for (int r = 0; r < rank.index; ++r)
-    for (const int64_t head : make_layer_shard(spec, layer, {r, rank.world}).kv_heads)
-      is_counted[to_size(head)] = true;
+/// Layer::k_counted. Every KV head is counted once, by the first rank that has it.
+std::vector<float> counted_columns(const AttentionSpec& whole, const LayerShard& shard) {
+  // The ranks before this one count the KV heads below `next`, those of their query heads.
+  int64_t next = ceil_div(shard.heads.first, whole.num_heads / whole.num_kv_heads);
   std::vector<float> counted;
   for (const int64_t head : shard.kv_heads) {
-    const auto i = to_size(head);
-    counted.insert(counted.end(), to_size(layer.attention.head_dim), is_counted[i] ? 0.0f : 1.0f);
-    is_counted[i] = true;
+    counted.insert(counted.end(), to_size(whole.head_dim), head < next ? 0.0f : 1.0f);
+    next = head + 1;
   }
   return counted;
 }
 
 /// `spec` describes the whole model, `shard` this rank's part of layer `index`.
-Layer load_layer(Loader& load, const ModelSpec& spec, const LayerShard& shard, size_t index,
-                 Rank rank) {
+Layer load_layer(Loader& load, const ModelSpec& spec, const LayerShard& shard, size_t index) {
   const LayerSpec& layer = spec.layers[index];
   const AttentionSpec& a = layer.attention;
   const std::string name = fmt::format("model.layers.{}.", index);
@@ -137,12 +130,9 @@ Layer load_layer(Loader& load, const ModelSpec& spec, const LayerShard& shard, s
   const Range hidden = {0, spec.hidden_size};
   const Range q = {shard.heads.first * a.head_dim, shard.heads.count * a.head_dim};
   const std::vector<Range> kv = rows_of(shard.kv_heads, a.head_dim);
-  const auto whole = [](const std::string& tensor, int64_t rows) {
-    return Part{tensor, rows, {{0, rows}}};
-  };
   const auto norm = [&](const char* tensor) -> Norm {
     if (tensor == nullptr) return {};
-    return {load.vector({whole(name + tensor + ".weight", hidden.count)}), spec.rms_norm_eps};
+    return {load.vector({{name + tensor + ".weight", hidden.count}}), spec.rms_norm_eps};
   };
   Layer out;
   out.before_attention = norm(layer.norms.before_attention);
@@ -155,26 +145,27 @@ Layer load_layer(Loader& load, const ModelSpec& spec, const LayerShard& shard, s
                                 {attn + "k_proj.bias", a.kv_size(), kv},
                                 {attn + "v_proj.bias", a.kv_size(), kv}});
   if (a.qk_norm == QkNorm::kHead) {
-    out.q_norm = load.vector({whole(attn + "q_norm.weight", a.head_dim)});
-    out.k_norm = load.vector({whole(attn + "k_norm.weight", a.head_dim)});
+    out.q_norm = load.vector({{attn + "q_norm.weight", a.head_dim}});
+    out.k_norm = load.vector({{attn + "k_norm.weight", a.head_dim}});
   }
   if (a.qk_norm == QkNorm::kWhole) {
     out.q_norm = load.vector({{attn + "q_norm.weight", a.q_size(), {q}}});
     out.k_norm = load.vector({{attn + "k_norm.weight", a.kv_size(), kv}});
-    if (rank.world > 1) out.k_counted = load.vector(counted_columns(spec, layer, shard, rank));
+    const std::vector<float> counted = counted_columns(a, shard);
+    if (std::ranges::count(counted, 0.0f) > 0) out.k_counted = load.vector(counted);
   }
-  out.o = load.matrix({whole(attn + "o_proj.weight", hidden.count)}, a.q_size(), q);
+  out.o = load.matrix({{attn + "o_proj.weight", hidden.count}}, a.q_size(), q);
   out.after_attention = norm(layer.norms.after_attention);
   out.before_mlp = norm(layer.norms.before_mlp);
   const int64_t num_experts = layer.mlp.num_experts;
   if (num_experts > 0)
-    out.router = load.matrix({whole(mlp + "gate.weight", num_experts)}, hidden.count, hidden);
+    out.router = load.matrix({{mlp + "gate.weight", num_experts}}, hidden.count, hidden);
   Parts gate_up, down;
   for (int64_t e = 0; e < layer.mlp.num_matrices(); ++e) {
     const std::string from = num_experts > 0 ? fmt::format("{}experts.{}.", mlp, e) : mlp;
     gate_up.push_back({from + "gate_proj.weight", layer.mlp.size, {shard.columns}});
     gate_up.push_back({from + "up_proj.weight", layer.mlp.size, {shard.columns}});
-    down.push_back(whole(from + "down_proj.weight", hidden.count));
+    down.push_back({from + "down_proj.weight", hidden.count});
   }
   out.gate_up = load.matrix(gate_up, hidden.count, hidden, num_experts);
   out.down = load.matrix(down, layer.mlp.size, shard.columns, num_experts);
@@ -182,14 +173,13 @@ Layer load_layer(Loader& load, const ModelSpec& spec, const LayerShard& shard, s
   return out;
 }
 
-void load_tensors(Model& model, Loader& load, const ModelSpec& spec, const Shard& shard,
-                  Rank rank) {
+void load_tensors(Model& model, Loader& load, const ModelSpec& spec, const Shard& shard) {
   const Range hidden = {0, spec.hidden_size};
   model.embed = load.matrix({{"model.embed_tokens.weight", spec.vocab_size, {shard.vocab}}},
                             hidden.count, hidden);
   for (size_t i = 0; i < spec.layers.size(); ++i)
-    model.layers.push_back(load_layer(load, spec, shard.layers[i], i, rank));
-  model.norm = {load.vector({{"model.norm.weight", hidden.count, {hidden}}}), spec.rms_norm_eps};
+    model.layers.push_back(load_layer(load, spec, shard.layers[i], i));
+  model.norm = {load.vector({{"model.norm.weight", hidden.count}}), spec.rms_norm_eps};
   model.lm_head =
       spec.tie_word_embeddings
           ? model.embed
@@ -228,7 +218,7 @@ void load_model(Model& model, const std::string& folder, const ModelSpec& spec, 
   model.weight_bytes = shard.model.weight_bytes(dtype, /*on_gpu=*/true);
   Loader load(model, spec, &backend, dummy ? *random : *checkpoint);
   backend.load_weights([&] {
-    load_tensors(model, load, spec, shard, rank);
+    load_tensors(model, load, spec, shard);
     if (checkpoint) require_all_taken(*checkpoint, spec);
     for (const RopeConfig& rope : spec.ropes)
       model.ropes.push_back(load.rope_tables(rope, spec.attention().head_dim, max_model_len));
@@ -241,7 +231,7 @@ CheckpointSize check_weights(const std::string& folder, const ModelSpec& spec) {
   Checkpoint checkpoint(folder);
   Model model;
   Loader load(model, spec, nullptr, checkpoint);
-  load_tensors(model, load, spec, make_shard(spec, {}), {});
+  load_tensors(model, load, spec, make_shard(spec, {}));
   require_all_taken(checkpoint, spec);
   return checkpoint.size();
 }

@@ -3,7 +3,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -19,16 +18,15 @@ struct Layer {
   WeightPtr o;        ///< [hidden_size, q_size]
   WeightPtr gate_up;  ///< [2 * MlpSpec::size, hidden_size]: gate and up stacked
   WeightPtr down;     ///< [hidden_size, MlpSpec::size]
-  /// [num_experts, hidden_size], or none if the MLP is dense. With a router, gate_up and down have
-  /// their matrices for each expert.
+  /// [num_experts, hidden_size]: gate_up and down have matrices for each expert. None: dense.
   WeightPtr router;
   Tensor qkv_bias;  ///< [q_size + 2 * kv_size], or none
   /// [hidden_size], or none (LayerSpec::norms).
   Norm before_attention, after_attention, before_mlp, after_mlp;
   /// QkNorm::kHead: [head_dim]; kWhole: this rank's part of [q_size] and [kv_size]; or none.
   Tensor q_norm, k_norm;
-  /// With kWhole and several ranks, which columns of k this rank counts [kv_size]: 1 or 0. A KV
-  /// head that several ranks have is counted once.
+  /// With kWhole: which columns of k this rank counts [kv_size], 1 or 0; or none: all. A KV head
+  /// that several ranks have is counted once.
   Tensor k_counted;
 };
 
@@ -53,16 +51,15 @@ struct Model {
 /// Loads this rank's shard from the safetensors files in `folder` into `model`, and reads no other
 /// weights from them. With `dummy` it makes random weights from the spec alone (the same in every
 /// run) and reads no file. The rotary tables have `max_model_len` positions. Calls `meanwhile` when
-/// all memory is allocated and the tables are complete, while the values of the weights may still
-/// be copied. The files are not needed afterwards. Throws UserError that names the file and the
-/// tensor, also if a file is written to during the loading.
+/// all memory is allocated and the tables are complete, while the weights may still be copied.
+/// Throws UserError that names file and tensor, also if a file is written to meanwhile.
 void load_model(
     Model& model, const std::string& folder, const ModelSpec& spec, DType dtype, bool dummy,
     Backend& backend, int64_t max_model_len, Rank rank = {},
     const std::function<void()>& meanwhile = [] {});
 
 /// Checks that the files in `folder` contain exactly the weights that `spec` requires, as
-/// load_model() does, but reads only their headers.
+/// load_model() does, but reads only their headers. Throws UserError.
 CheckpointSize check_weights(const std::string& folder, const ModelSpec& spec);
 
 }  // namespace nanovllm

@@ -31,8 +31,7 @@ using WeightPtr = std::shared_ptr<const Weight>;
 /// Memory of the device; it is freed when the Buffer is destroyed (ownership.memory).
 using Buffer = std::unique_ptr<void, std::function<void(void*)>>;
 
-/// The parameters of an RMSNorm: its weight [hidden] float32, and the number that is added to the
-/// mean of squares.
+/// An RMSNorm: its weight [hidden] float32, and the number that is added to the mean of squares.
 struct Norm {
   Tensor weight;
   float eps = 0;
@@ -43,15 +42,13 @@ struct Norm {
 /// RMSNorms of q and of k over all heads together (OLMo 2), of which each rank has some.
 struct WholeNorms {
   Tensor q_weight, k_weight;  ///< [q_size] and [kv_size] of this rank, float32
-  /// [kv_size] float32: 1, or 0 for columns of k that another rank has too and counts; empty: this
-  /// rank counts all of its columns.
+  /// [kv_size] float32: 0 for columns of k that another rank counts, else 1; empty: all are 1.
   Tensor k_counted;
   int64_t q_columns = 0, k_columns = 0;  ///< of all ranks together, each counted once
   float eps = 0;
 };
 
-/// Per-head RMSNorm of q and k (Qwen3), rotary embedding of both, and storing k and v in the KV
-/// cache.
+/// RMSNorms of each head of q and k (Qwen3), their rotary embedding, and storing k and v.
 struct RopeStoreArgs {
   Tensor qkv;             ///< [T, (q_heads + 2 * kv_heads) * head_dim] model dtype; q is changed in
                           ///< place, k and v may be changed too
@@ -119,8 +116,7 @@ class Backend {
  public:
   virtual ~Backend() = default;
 
-  /// One line for the log: the device, its instruction set or the name of the GPU, and the number
-  /// of threads.
+  /// One line for the log: the instruction set and number of threads, or the name of the GPU.
   virtual std::string describe() const = 0;
 
   // -- ranks
@@ -128,12 +124,8 @@ class Backend {
   /// any weight. `ranks` must outlive the backend. After that, the weights of the embedding and of
   /// the logits hold only the rows share(vocab_size, kShareUnit, ranks.rank()); embed, the
   /// operations on a Residual, the sampler and token_logprobs are collectives, which all ranks call
-  /// in the same order (order.alike). Throws UserError if the device does not support several
-  /// ranks.
-  virtual void connect(Communicator& /*ranks*/, int64_t /*vocab_size*/) {
-    throw UserError(
-        "tensor parallelism is not available on this device; use tensor_parallel_size 1");
-  }
+  /// in the same order (order.alike).
+  virtual void connect(Communicator& ranks, int64_t vocab_size) = 0;
   /// Replaces x, which must be dense, by its sum over the ranks. Every rank gets the same bits.
   virtual void all_reduce(Tensor /*x*/) {}
 
@@ -146,8 +138,7 @@ class Backend {
   virtual void download(void* host, const void* device, size_t bytes) = 0;
 
   // -- steps
-  /// The step that comes next, whose first part is empty and is to be written. It is valid until
-  /// the next call.
+  /// The step that comes next, whose lists are to be written. It is valid until the next call.
   Step& new_step() {
     step_.clear();
     return step_;
@@ -186,10 +177,8 @@ class Backend {
 
   /// Makes one weight of num_experts matrices for expert_matmul(). `parts` has those of the first
   /// expert, then those of the second, and so on, all with equal shapes.
-  virtual WeightPtr pack_experts(std::span<const WeightRows> /*parts*/, int64_t /*num_experts*/,
-                                 DType /*dtype*/) {
-    refuse_experts();
-  }
+  virtual WeightPtr pack_experts(std::span<const WeightRows> parts, int64_t num_experts,
+                                 DType dtype) = 0;
 
   // -- forward pass: tensors
   /// out [T, hidden] = table[ids [T]]. The ids refer to the whole vocabulary on every rank.
@@ -206,8 +195,7 @@ class Backend {
   virtual void add(Tensor sum, Tensor x) = 0;
   /// out [R, n] = x [T, n] [rows [R]]. The same row may be named several times.
   virtual void gather_rows(Tensor out, Tensor x, Tensor rows) = 0;
-  /// out [T, n] = x [T, k] w^T + bias [n]. The bias is float32 and may be empty; out has the
-  /// model's dtype or float32.
+  /// out [T, n] (model dtype or float32) = x [T, k] w^T + bias [n] (float32, may be empty)
   virtual void matmul(Tensor out, Tensor x, const Weight& w, Tensor bias = {}) = 0;
   virtual void rope_and_store(const RopeStoreArgs& args, const KvCache& kv, const Step& step) = 0;
   virtual void attention(const AttentionArgs& args, const KvCache& kv, const Step& step) = 0;
@@ -330,9 +318,8 @@ class Backend {
   virtual void fetch_samples(std::span<int32_t> token_ids, std::span<RowStatus> status,
                              std::vector<Logprob>& logprobs) = 0;
   /// Appends to `entries`, for each row r of logits [R, vocab], k + 1 natural log-probabilities
-  /// under the raw logits: of targets[r], then of the best k tokens, the best first; of equal
-  /// ones, the lower id is better. It waits for its results. All ranks call it, but only the
-  /// entries of rank 0 are used.
+  /// under the raw logits: of targets[r], then of the best k tokens, the best first; of equal ones,
+  /// the lower id is better. It waits for its results. Only the entries of rank 0 are used.
   virtual void token_logprobs(Tensor logits, std::span<const int32_t> targets, int64_t k,
                               std::vector<Logprob>& entries) = 0;
 

@@ -25,9 +25,8 @@ struct OutputPlace {
 };
 
 /// What a step computes: T new tokens of S sequences, and what is needed of N of them. Prefill,
-/// chunked prefill and decode differ only in these lengths. The host writes the first part; the
-/// backend, which owns the step, derives the second part from it in its own memory, once for all
-/// layers (Backend::begin_step()).
+/// chunked prefill and decode differ only in these lengths. The host writes the first part; from it
+/// the backend derives the second part in its own memory (Backend::begin_step()).
 struct Step {
   // -- from the host
   std::vector<int32_t> token_ids;    ///< [T], one row after the other; or kTokenInFlight
@@ -39,7 +38,7 @@ struct Step {
   Tensor last_tokens;  ///< [max_num_seqs] int32 in the backend's memory, kept from step to step:
                        ///< the token that each slot drew last
   /// Log-probabilities are those of the distributions from which the rows are drawn, instead of
-  /// those of the raw logits.
+  /// those of the raw logits. Kept from step to step, too.
   bool processed_logprobs = false;
 
   // -- from the backend: int32, in its memory
@@ -55,7 +54,7 @@ struct Step {
   int64_t num_tokens() const { return static_cast<int64_t>(token_ids.size()); }
   int64_t num_seqs() const { return static_cast<int64_t>(rows.size()); }
   int64_t num_drawn() const { return static_cast<int64_t>(samples.size()); }
-  /// Empties the first part; its memory is reused.
+  /// Empties the lists; their memory is reused.
   void clear();
   /// Whether a row's mask comes after the forward pass was begun (SampleRow::num_late_words).
   bool has_late_rows() const;

@@ -1,9 +1,5 @@
 #include "nanovllm/runtime/model_runner.h"
 
-#include <algorithm>
-#include <optional>
-#include <utility>
-
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/system/clock.h"
 #include "nanovllm/base/to_size.h"
@@ -13,12 +9,12 @@ namespace nanovllm {
 ModelRunner::ModelRunner(const std::string& folder, const EngineSetup& setup,
                          std::unique_ptr<Backend> backend, Rank rank)
     : backend_(std::move(backend)),
-      activations_(*backend_, make_shard(setup.model, rank).model, setup.dtype,
+      activations_(backend_.get(), make_shard(setup.model, rank).model, setup.dtype,
                    setup.config.max_num_batched_tokens, setup.config.max_num_seqs),
       state_(setup.config.max_num_seqs, setup.config.block_size),
-      processed_logprobs_(setup.config.logprobs_mode == "processed_logprobs"),
       replays_(!setup.config.enforce_eager && backend_->replays()) {
   const EngineConfig& c = setup.config;
+  backend_->step().processed_logprobs = c.logprobs_mode == "processed_logprobs";
   // Reading the weights and preparing kernels take about the same time.
   load_model(model_, folder, setup.model, setup.dtype, c.load_format == "dummy", *backend_,
              c.max_model_len, rank, [&] {
@@ -46,7 +42,7 @@ void ModelRunner::allocate_cache(const EngineSetup& setup) {
     return {buffers_.back().get(), DType::kI32, sizes...};
   };
   kv_.block_tables = allocate_ints(setup.config.max_num_seqs, setup.max_blocks_per_seq());
-  last_tokens_ = allocate_ints(setup.config.max_num_seqs);
+  backend_->step().last_tokens = allocate_ints(setup.config.max_num_seqs);
 }
 
 void ModelRunner::prepare(const EngineSetup& setup) {
@@ -60,15 +56,8 @@ void ModelRunner::prepare(const EngineSetup& setup) {
   backend_->prepare(warmup, choice_cache(c));
 }
 
-Step& ModelRunner::new_step() {
-  Step& step = backend_->new_step();
-  step.last_tokens = last_tokens_;
-  step.processed_logprobs = processed_logprobs_;
-  return step;
-}
-
 void ModelRunner::warm_up(const WarmupStep& warmup, int64_t max_len) {
-  Step& step = new_step();
+  Step& step = backend_->new_step();
   fill(step, warmup, state_.num_slots(), max_len);
   backend_->begin_step(kv_);
   std::vector<Logprob> logprobs;
@@ -81,17 +70,14 @@ void ModelRunner::warm_up(const WarmupStep& warmup, int64_t max_len) {
   backend_->fetch_samples(token_ids_, status_, logprobs);
 }
 
-int64_t ModelRunner::replay_size(const StepInput& input) const {
-  const auto num_rows = static_cast<int64_t>(input.rows.size());
+int64_t ModelRunner::replay_size(const StepInput& input, const Step& step) const {
+  const int64_t num_rows = step.num_seqs();
+  const bool draws_each_token = step.num_tokens() == num_rows && step.num_drawn() == num_rows &&
+                                std::ssize(step.outputs) == num_rows && step.has_outputs_in_order();
   // A sequence that starts may share blocks that this same step fills, but a replayed step
   // prefetches all keys except the newest.
-  if (!replays_ || num_rows > max_replay_rows() || !input.setups.empty() ||
-      input.token_ids.size() != input.rows.size() || input.outputs.size() != input.rows.size())
-    return 0;
-  for (size_t i = 0; i < input.rows.size(); ++i)
-    if (input.outputs[i].row != static_cast<int32_t>(i) ||
-        input.outputs[i].kind != OutputKind::kToken)
-      return 0;
+  const bool can_replay = draws_each_token && input.setups.empty();
+  if (!replays_ || !can_replay || num_rows > max_replay_rows()) return 0;
   return padded_rows(num_rows, max_replay_rows());
 }
 
@@ -102,11 +88,10 @@ void ModelRunner::submit(const StepInput& input) {
   Flight& now = flight(num_submitted_);
   now.output.clear();
   now.output.submit_time = steady_seconds();
-  state_.apply(input);
+  Step& step = backend_->new_step();
+  state_.apply(input, step);
   start_outputs(input, now);
-  Step& step = new_step();
-  state_.write(input, step);
-  const int64_t size = replay_size(input);
+  const int64_t size = replay_size(input, step);
   if (size > 0) step.pad(size);
   backend_->begin_step(kv_);
   const Tensor logits = activations_.logits.rows(0, step.num_drawn());
@@ -115,17 +100,17 @@ void ModelRunner::submit(const StepInput& input) {
   } else if (step.num_tokens() > 0) {
     compute(step, input.outputs.subspan(step.samples.size()), now.known_logprobs);
   }
-  if (has_late(input)) late_logits_ = logits;
+  if (input.has_late()) late_logits_ = logits;
   else if (step.num_drawn() > 0) backend_->finish_sample(logits);
   if (!input.copies.empty()) backend_->copy_blocks(kv_, input.copies);
   ++num_submitted_;
 }
 
-void ModelRunner::complete(const LateInput& late) {
+void ModelRunner::complete(const StepInput& late) {
   check(late_logits_.has_value(), "no step needs a late part");
   std::span<const int32_t> words = late.mask_words;
-  for (const LateMask& mask : late.masks) {
-    SampleRow& row = backend_->step().samples.at(to_size(mask.output));
+  for (const int32_t output : late.late_outputs) {
+    SampleRow& row = backend_->step().samples.at(to_size(output));
     const auto count = to_size(row.num_late_words);
     row.allowed_mask = words.first(count);
     words = words.subspan(count);
@@ -185,7 +170,6 @@ void ModelRunner::start_outputs(const StepInput& input, Flight& flight) {
   flight.slots.clear();
   flight.known_logprobs.clear();
   for (const OutputInput& output : input.outputs) {
-    check(output.kind != OutputKind::kPooled, "this model's hidden states are no outputs");
     const bool is_drawn = output.kind == OutputKind::kToken;
     const Slot& slot = state_.slot(output.slot);
     const StepRow& row = input.rows[to_size(output.row)];

@@ -21,8 +21,7 @@
 
 namespace nanovllm {
 
-/// One rank: weights, KV cache, buffers and slots, which are allocated once. Each step is a forward
-/// pass and its sampling.
+/// One rank: weights, KV cache, buffers and slots. A step is a forward pass and its sampling.
 class ModelRunner : public Executor {
  public:
   /// Loads the checkpoint `folder` into the memory of `backend`. `setup` is the result of
@@ -32,7 +31,7 @@ class ModelRunner : public Executor {
 
   // They throw what the backend throws.
   void submit(const StepInput& input) override;
-  void complete(const LateInput& late) override;
+  void complete(const StepInput& late) override;
   const StepOutput& wait() override;
 
  private:
@@ -44,13 +43,11 @@ class ModelRunner : public Executor {
   };
   Flight& flight(uint64_t number) { return flights_[number % flights_.size()]; }
   /// The number of rows to which the step is padded for a graph replay; 0: it cannot be replayed.
-  int64_t replay_size(const StepInput& input) const;
+  int64_t replay_size(const StepInput& input, const Step& step) const;
   int64_t max_replay_rows() const { return std::min(state_.num_slots(), kMostGraphRows); }
   void allocate_cache(const EngineSetup& setup);
   void prepare(const EngineSetup& setup);  // calls Backend::prepare()
   void warm_up(const WarmupStep& warmup, int64_t max_len);
-  /// An empty step of the backend, with what is kept from step to step.
-  Step& new_step();
   /// Computes the layers (the first `num_layers`) and what the outputs of a step need of them:
   /// first the log-probabilities of known tokens, the outputs `known`, which it appends to
   /// `logprobs`, then the tokens that are drawn. Returns the logits of these.
@@ -65,9 +62,7 @@ class ModelRunner : public Executor {
   Activations activations_;
   KvCache kv_;
   std::vector<Buffer> buffers_;  // the cache's and the tables'
-  Tensor last_tokens_;           // Step::last_tokens
   RankState state_;
-  bool processed_logprobs_;
   std::array<Flight, 2> flights_;
   uint64_t num_submitted_ = 0, num_waited_ = 0;
   std::optional<Tensor> late_logits_;  // of a step whose late part has not come yet

@@ -1,10 +1,8 @@
 #include "nanovllm/runtime/rank_state.h"
 
-#include <algorithm>
 #include <new>
 
 #include "nanovllm/base/check.h"
-#include "nanovllm/base/to_size.h"
 
 namespace nanovllm {
 
@@ -31,17 +29,13 @@ void Slot::start(const SlotSetup& setup, std::span<const int32_t>& ids,
                                                    {mask.begin(), mask.end()},
                                                    {words.begin(), words.end()},
                                                    {bias.begin(), bias.end()}});
-    take_tokens(tokens);
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      if (i >= to_size(setup.num_prompt_tokens)) push(tokens[i]);
+      else if (setup.has_penalties()) count(tokens[i], 0);
+    }
   } catch (const std::bad_alloc&) {
     *this = Slot(setup, num_starts_, no_lists);
     is_complete_ = false;
-  }
-}
-
-void Slot::take_tokens(std::span<const int32_t> ids) {
-  for (size_t i = 0; i < ids.size(); ++i) {
-    if (i >= to_size(setup_.num_prompt_tokens)) push(ids[i]);
-    else if (setup_.has_penalties()) count(ids[i], 0);
   }
 }
 
@@ -89,19 +83,13 @@ SampleRow Slot::sample_row(int32_t position) {
   return row;
 }
 
-RankState::RankState(int64_t max_num_seqs, int64_t block_size)
-    : slots_(to_size(max_num_seqs)), block_size_(block_size) {}
-
-void RankState::apply(const StepInput& input) {
+void RankState::apply(const StepInput& input, Step& step) {
   std::span<const int32_t> setup_ids = input.setup_ids;
   std::span<const TokenBias> biases = input.biases;
   for (const SlotSetup& setup : input.setups)
     slot(setup.slot)
         .start(setup, setup_ids, biases, setup.same_lists < 0 ? nullptr : &slot(setup.same_lists));
   for (const BlockUpdate& update : input.block_updates) slot(update.slot).add_block(update.index);
-}
-
-void RankState::write(const StepInput& input, Step& step) {
   step.token_ids.assign(input.token_ids.begin(), input.token_ids.end());
   step.rows.assign(input.rows.begin(), input.rows.end());
   step.block_updates.assign(input.block_updates.begin(), input.block_updates.end());

@@ -22,8 +22,7 @@ class Slot {
   /// those of parameters from the slot `same`, if that is not null.
   void start(const SlotSetup& setup, std::span<const int32_t>& ids,
              std::span<const TokenBias>& biases, const Slot* same = nullptr);
-  /// How the token at `position` is sampled; valid until the next call. The token before it may be
-  /// in flight.
+  /// How the token at `position` is sampled, until the next call. The one before may be in flight.
   SampleRow sample_row(int32_t position);
   /// Appends the token that was sampled.
   void push(int32_t token);
@@ -34,23 +33,20 @@ class Slot {
   const SlotSetup& setup() const { return setup_; }
   /// Whether memory was left for the setup's lists. If not, its sequence must not be drawn for.
   bool is_complete() const { return is_complete_; }
-  /// How often the slot was started: a token that was sampled before the last start belongs to
-  /// another sequence and is dropped (`cleanup.slots`).
+  /// How often it was started: tokens that were drawn before are another's (`cleanup.slots`).
   uint64_t num_starts() const { return num_starts_; }
 
  private:
-  struct Lists;
-  Slot(const SlotSetup& setup, uint64_t num_starts, std::shared_ptr<const Lists> lists)
-      : setup_(setup),
-        num_starts_(num_starts),
-        lists_(std::move(lists)),
-        num_known_(std::min(setup.num_tokens, setup.num_prompt_tokens)) {}
   /// The lists of parameters, which do not change while sequences have them.
   struct Lists {
     std::vector<int32_t> masked_ids, allowed_ids, allowed_mask, bad_words;
     std::vector<TokenBias> biases;
   };
-  void take_tokens(std::span<const int32_t> ids);
+  Slot(const SlotSetup& setup, uint64_t num_starts, std::shared_ptr<const Lists> lists)
+      : setup_(setup),
+        num_starts_(num_starts),
+        lists_(std::move(lists)),
+        num_known_(std::min(setup.num_tokens, setup.num_prompt_tokens)) {}
   void count(int32_t token, int32_t in_answer);
 
   SlotSetup setup_;
@@ -69,12 +65,12 @@ class Slot {
 /// The slots of one rank. It applies a step's changes to them and writes the first part of a Step.
 class RankState {
  public:
-  RankState(int64_t max_num_seqs, int64_t block_size);
+  RankState(int64_t max_num_seqs, int64_t block_size)
+      : slots_(to_size(max_num_seqs)), block_size_(block_size) {}
 
-  /// Applies the step's setups and block updates.
-  void apply(const StepInput& input);
-  /// Writes the step's first part; the SampleRows are valid until the slots change.
-  void write(const StepInput& input, Step& step);
+  /// Applies the setups and block updates of the input, and writes the step's first part. The
+  /// SampleRows are valid until the slots change.
+  void apply(const StepInput& input, Step& step);
   Slot& slot(int32_t i) { return slots_[to_size(i)]; }
   int64_t num_slots() const { return static_cast<int64_t>(slots_.size()); }
 

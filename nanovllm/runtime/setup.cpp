@@ -5,11 +5,10 @@
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/system/machine.h"
 #include "nanovllm/base/terminal/logging.h"
-#include "nanovllm/base/to_size.h"
 #include "nanovllm/model/forward.h"
 #include "nanovllm/model/shard.h"
-#include "nanovllm/model/weights.h"
 #include "nanovllm/ops/cuda_library.h"
+#include "nanovllm/ops/kv_cache.h"
 #include "nanovllm/runtime/ranks/step_channel.h"
 
 namespace nanovllm {
@@ -22,9 +21,10 @@ double gib(size_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
 constexpr size_t kKeptCpuBytes = size_t{128} << 20;
 // For cuBLASLt's workspace, graphs, the sampler's memory and the driver.
 constexpr size_t kCudaReserve = size_t{512} << 20;
+// The index of a token's slot in the cache is an int32 (Batch::slot_mapping).
+constexpr int64_t kMaxSlots = std::numeric_limits<int32_t>::max();
 
-/// The dtype of weights and activations: the option's. "auto" means the checkpoint's, but bfloat16
-/// if that is float32.
+/// The option's dtype. "auto" means the checkpoint's, but bfloat16 if that is float32.
 DType model_dtype(const EngineConfig& config, const ModelSpec& model) {
   if (config.dtype != "auto") return parse_float_dtype(config.dtype);
   return model.dtype == DType::kF32 ? DType::kBF16 : model.dtype;
@@ -49,7 +49,8 @@ size_t cache_bytes(const EngineSetup& setup, const ModelSpec& own, const Memory&
   }
   const size_t to_come =
       own.weight_bytes(setup.dtype, /*on_gpu=*/true) + kCudaReserve +
-      Activations::bytes(own, setup.dtype, config.max_num_batched_tokens, config.max_num_seqs);
+      Activations(nullptr, own, setup.dtype, config.max_num_batched_tokens, config.max_num_seqs)
+          .bytes;
   const size_t bytes = memory.left(config.gpu_memory_utilization, to_come);
   const double taken = gib(to_come) + gib(memory.total - memory.free);
   require(bytes > 0 || sizes_cache(config),
@@ -80,10 +81,72 @@ std::unique_ptr<Backend> make_backend(EngineConfig& config, int rank) {
     }
   }
   config.device = "cpu";
-  if (which.world == 1) return make_cpu_backend(config.threads);
   const int64_t threads = config.threads > 0 ? config.threads : num_usable_cpus();
   return make_cpu_backend(std::max<int64_t>(1, threads / which.world));
 }
+
+KvSize size_kv_cache(const EngineConfig& config, const ModelSpec& model, DType kv_dtype,
+                     size_t bytes, Communicator* ranks, const std::string& where) {
+  const int64_t asked_len = config.max_model_len;
+  require(asked_len <= model.max_position_embeddings,
+          "--max-model-len is {}; the model's max_position_embeddings allow at most {} (a "
+          "--rope-scaling of type yarn allows more)",
+          asked_len, model.max_position_embeddings);
+  require(asked_len == 0 || asked_len >= 2,
+          "--max-model-len is {}; it must be at least 2, for a prompt and an answer", asked_len);
+  const int64_t wanted_len = asked_len > 0 ? asked_len : model.max_position_embeddings;
+  const size_t block_bytes = model.kv_bytes_per_token(kv_dtype) * to_size(config.block_size);
+  const int64_t blocks_for_one = ceil_div(wanted_len, config.block_size);
+  // The bytes for each block of the longest sequence in what grows with it. On a GPU, prefill
+  // attention reads 16-bit copies of one layer's keys if the cache is of e4m3.
+  const bool copies = config.device == "cuda" && kv_dtype == DType::kE4M3;
+  const AttentionSpec& attention = model.attention();
+  const size_t copy_bytes =
+      copies ? 2 * to_size(attention.num_kv_heads) * kv_key_bytes(DType::kF16, attention.head_dim)
+             : 0;
+  const size_t length_bytes =
+      (model.rope_bytes_per_position() + copy_bytes) * to_size(config.block_size) +
+      to_size(config.max_num_seqs) * sizeof(int32_t);
+
+  if (config.kv_cache_memory_bytes > 0) bytes = to_size(config.kv_cache_memory_bytes);
+  KvSize size;
+  if (config.num_gpu_blocks_override > 0) {
+    size.num_blocks = config.num_gpu_blocks_override;
+    require(size.num_blocks <= kMaxSlots / config.block_size,
+            "--num-gpu-blocks-override is {}; it must be at most {} with --block-size {}",
+            size.num_blocks, kMaxSlots / config.block_size, config.block_size);
+  } else {
+    size.num_blocks = static_cast<int64_t>(bytes / block_bytes);
+    if (config.kv_cache_memory_bytes == 0) {
+      // The longest sequence has all blocks, but at most blocks_for_one.
+      const auto longest = to_size(blocks_for_one);
+      size_t blocks = bytes / (block_bytes + length_bytes);
+      if (blocks > longest) blocks = (bytes - longest * length_bytes) / block_bytes;
+      size.num_blocks =
+          std::min(static_cast<int64_t>(blocks), config.max_num_seqs * blocks_for_one);
+    }
+    size.num_blocks = std::min(size.num_blocks, kMaxSlots / config.block_size);
+  }
+  if (ranks != nullptr) size.num_blocks = ranks->smallest(size.num_blocks);
+  require(size.num_blocks >= 1,
+          "the KV cache may take {} bytes, but one block of {} tokens takes {} bytes: lower "
+          "--block-size, raise {} or free memory{}",
+          bytes, config.block_size,
+          block_bytes + (config.kv_cache_memory_bytes == 0 ? length_bytes : 0),
+          config.device == "cuda" && config.kv_cache_memory_bytes == 0 ? "--gpu-memory-utilization"
+                                                                       : "--kv-cache-memory-bytes",
+          where);
+  const int64_t capacity = size.num_blocks * config.block_size;
+  require(asked_len <= capacity,
+          "--max-model-len is {}; the KV cache holds {} tokens ({} block{} of {}): lower it to {}, "
+          "or give more with --kv-cache-memory-bytes {} or --num-gpu-blocks-override {}{}",
+          asked_len, capacity, size.num_blocks, size.num_blocks == 1 ? "" : "s", config.block_size,
+          capacity, to_size(blocks_for_one) * block_bytes, blocks_for_one, where);
+  size.max_model_len = std::min(wanted_len, capacity);
+  return size;
+}
+
+size_t cpu_kv_bytes(size_t left) { return std::min<size_t>(size_t{4} << 30, left / 2); }
 
 EngineSetup resolve_setup(const std::string& model, const EngineConfig& given, Backend& backend,
                           Communicator* ranks) {
@@ -119,8 +182,7 @@ EngineSetup resolve_setup(const std::string& model, const EngineConfig& given, B
   config.max_num_seqs = std::min(config.max_num_seqs, kv.num_blocks);
   config.max_num_batched_tokens =
       std::min(config.max_num_batched_tokens, kv.num_blocks * config.block_size);
-  // In double, because products of sizes from config.json and from options can overflow integers.
-  // Ranks on the CPU share its memory.
+  // In double, because products of these sizes can overflow. Ranks on the CPU share its memory.
   const double cache_gib = gib(own.kv_bytes_per_token(setup.kv_dtype)) * (cuda ? 1 : world) *
                            static_cast<double>(config.block_size * kv.num_blocks);
   const double tables_gib = gib(setup.table_bytes()) * (cuda ? 1 : world);
@@ -136,10 +198,6 @@ EngineSetup resolve_setup(const std::string& model, const EngineConfig& given, B
 
 ChoiceCache choice_cache(const EngineConfig& config) {
   return {config.cache_folder(), kBuildChecksum};
-}
-
-CheckpointSize check_checkpoint(const std::string& model, const ModelSpec& config) {
-  return check_weights(model, config);
 }
 
 }  // namespace nanovllm

@@ -8,11 +8,9 @@
 #include "nanovllm/base/ceil_div.h"
 #include "nanovllm/base/config.h"
 #include "nanovllm/base/to_size.h"
-#include "nanovllm/checkpoint/checkpoint.h"
 #include "nanovllm/families/load.h"
-#include "nanovllm/model/model_spec.h"
+#include "nanovllm/model/weights.h"
 #include "nanovllm/ops/backend.h"
-#include "nanovllm/runtime/kv_size.h"
 
 namespace nanovllm {
 
@@ -23,8 +21,7 @@ struct EngineSetup {
   DType dtype = DType::kF32;     ///< of weights and activations
   DType kv_dtype = DType::kF32;  ///< of the KV cache
   int64_t num_blocks = 0;        ///< of the KV cache
-  /// How many of them are filled before the oldest contents are replaced; more only if so many are
-  /// in use at the same time.
+  /// How many of them are filled, unless more are in use, before the oldest contents are replaced.
   int64_t num_kept_blocks = std::numeric_limits<int64_t>::max();
   /// Snapshots of recurrent states in the prefix cache; none: no layer of the model has a state.
   std::optional<int64_t> num_snapshots;
@@ -43,6 +40,25 @@ struct EngineSetup {
 /// missing. Throws UserError if the device cannot be used.
 std::unique_ptr<Backend> make_backend(EngineConfig& config, int rank = 0);
 
+/// The size of the KV cache, and the longest sequence that it allows.
+struct KvSize {
+  int64_t num_blocks = 0;
+  int64_t max_model_len = 0;
+};
+
+/// Computes the size of a cache of `kv_dtype`: the blocks or bytes of the options if they are
+/// given, otherwise the smaller of `bytes` and what max_num_seqs sequences of max_model_len tokens
+/// need. `bytes` include the tables and copies of keys that grow with max_model_len; the bytes of
+/// the options are only for the cache. If max_model_len is more than the model or the cache allows,
+/// throws UserError with the numbers, the option to change and the text `where`. With `ranks`, each
+/// calls it with its own shard and bytes, and all use the smallest number of blocks.
+KvSize size_kv_cache(const EngineConfig& config, const ModelSpec& model, DType kv_dtype,
+                     size_t bytes, Communicator* ranks = nullptr, const std::string& where = "");
+
+/// The default size of the cache on the CPU, where `left` bytes are free after the weights: 4 GiB,
+/// but at most half of them.
+size_t cpu_kv_bytes(size_t left);
+
 /// Decides how a checkpoint will run, before any weight is read: reads config.json, fills in the
 /// automatic values, and computes the size of the KV cache. make_backend() has filled in `config`.
 /// Throws UserError if an option is out of range, the folder is not a supported checkpoint, or the
@@ -53,9 +69,5 @@ EngineSetup resolve_setup(const std::string& model, const EngineConfig& config, 
 
 /// Where the choices of kernels are kept.
 ChoiceCache choice_cache(const EngineConfig& config);
-
-/// Checks the files of weights in the folder `model` without reading the weights. Throws UserError
-/// if one is missing or broken, or does not match the model's config.json.
-CheckpointSize check_checkpoint(const std::string& model, const ModelSpec& config);
 
 }  // namespace nanovllm

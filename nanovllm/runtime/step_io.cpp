@@ -25,27 +25,23 @@ void take(std::span<const std::byte>& rest, size_t count, std::span<const T>& ar
 
 }  // namespace
 
-template <template <template <class> class> class Lists>
-StepMessage<Lists>::StepMessage(std::span<const std::byte> buffer) : buffer_(buffer) {
+StepInput::StepInput(std::span<const std::byte> buffer) : buffer_(buffer) {
   check(buffer.size() >= sizeof(Header) && header().bytes == buffer.size(),
         "step input: {} bytes do not agree with their header", buffer.size());
   std::span<const std::byte> rest = buffer.subspan(sizeof(Header));
   const uint32_t* count = header().counts.data();
-  Lists<StepView>::for_each(*this, [&](auto& array) { take(rest, *count++, array); });
+  for_each(*this, [&](auto& array) { take(rest, *count++, array); });
   check(rest.empty(), "step input: {} bytes too many", rest.size());
 }
 
-template <template <template <class> class> class Lists>
-void StepMessageArrays<Lists>::clear() {
-  Lists<StepVector>::for_each(*this, [](auto& array) { clear_for_reuse(array); });
+bool StepInput::has_late() const {
+  return std::ranges::any_of(outputs, [](const OutputInput& o) { return o.num_late_words > 0; });
 }
 
-template <template <template <class> class> class Lists>
-StepMessage<Lists> StepMessageArrays<Lists>::write(uint64_t step,
-                                                   std::vector<std::byte>& buffer) const {
-  typename StepMessage<Lists>::Header h = {.bytes = sizeof h, .step = step};
+StepInput StepArrays::write(uint64_t step, std::vector<std::byte>& buffer) const {
+  StepInput::Header h = {.bytes = sizeof h, .step = step};
   uint32_t* count = h.counts.data();
-  Lists<StepVector>::for_each(*this, [&](const auto& array) {
+  for_each(*this, [&](const auto& array) {
     *count++ = static_cast<uint32_t>(array.size());
     h.bytes += std::as_bytes(std::span(array)).size();
   });
@@ -53,25 +49,10 @@ StepMessage<Lists> StepMessageArrays<Lists>::write(uint64_t step,
   buffer.resize(h.bytes);
   std::memcpy(buffer.data(), &h, sizeof h);
   std::byte* at = buffer.data() + sizeof h;
-  Lists<StepVector>::for_each(*this, [&](const auto& array) {
+  for_each(*this, [&](const auto& array) {
     at = std::ranges::copy(std::as_bytes(std::span(array)), at).out;
   });
-  return StepMessage<Lists>(buffer);
-}
-
-template class StepMessage<StepLists>;
-template class StepMessage<LateLists>;
-template struct StepMessageArrays<StepLists>;
-template struct StepMessageArrays<LateLists>;
-
-bool has_late(const StepInput& input) {
-  return std::ranges::any_of(input.outputs,
-                             [](const OutputInput& o) { return o.num_late_words > 0; });
-}
-
-void StepOutput::clear() {
-  values.clear();
-  logprobs.clear();
+  return StepInput(buffer);
 }
 
 }  // namespace nanovllm

@@ -12,9 +12,9 @@
 
 namespace nanovllm {
 
-/// What an output is: a token that is drawn from the logits of its place, the log-probabilities of
-/// a known token under them, or the hidden state there.
-enum class OutputKind : int32_t { kToken, kLogprobs, kPooled };
+/// What an output is: a token that is drawn from the logits of its place, or the log-probabilities
+/// of a known token under them.
+enum class OutputKind : int32_t { kToken, kLogprobs };
 
 /// What a sequence gets from a step, at one of its tokens: token `offset` of rows[row]. The choices
 /// of one prompt share a row, and a row may have no output.
@@ -25,7 +25,7 @@ struct OutputInput {
   int32_t offset = 0;
   OutputKind kind = OutputKind::kToken;
   int32_t target = kNoToken;  ///< of kLogprobs: the token that follows in the sequence
-  /// If which tokens may be drawn comes in the step's LateInput: the words of its mask; else 0.
+  /// If the step's late part says which tokens may be drawn: the words of its mask; else 0.
   int32_t num_late_words = 0;
 };
 
@@ -74,13 +74,18 @@ struct StepLists {
   List<StateCopy> state_copies;
   List<int32_t> token_ids, setup_ids;
   List<TokenBias> biases;
+  /// The late part of a step has only these two: which tokens may be drawn for the outputs with
+  /// these indices. Each has a mask as SampleRow::allowed_mask, which also contains what its
+  /// parameters allow: the next OutputInput::num_late_words of `mask_words`. A late output that is
+  /// not named may draw any token.
+  List<int32_t> late_outputs, mask_words;
 
-  static constexpr size_t kCount = 9;
-  template <class Self, class Visit>
-  static void for_each(Self& self, Visit visit) {
+  static constexpr size_t kCount = 11;
+  static void for_each(auto& self, auto visit) {
     std::apply([&](auto&... lists) { (visit(lists), ...); },
                std::tie(self.outputs, self.setups, self.rows, self.block_updates, self.copies,
-                        self.state_copies, self.token_ids, self.setup_ids, self.biases));
+                        self.state_copies, self.token_ids, self.setup_ids, self.biases,
+                        self.late_outputs, self.mask_words));
   }
 };
 template <class T>
@@ -88,52 +93,27 @@ using StepView = std::span<const T>;
 template <class T>
 using StepVector = std::vector<T>;
 
-/// Which tokens may be drawn for an output, because of what its sequence has drawn so far. The mask
-/// has the format of SampleRow::allowed_mask and also contains what the parameters allow; it is the
-/// next OutputInput::num_late_words entries of LateInput::mask_words.
-struct LateMask {
-  int32_t output = 0;  ///< index of the OutputInput
-};
-
-/// The arrays of the late part of a step.
-template <template <class> class List>
-struct LateLists {
-  List<LateMask> masks;  // an output that is late and has none may draw any token
-  List<int32_t> mask_words;
-
-  static constexpr size_t kCount = 2;
-  template <class Self, class Visit>
-  static void for_each(Self& self, Visit visit) {
-    visit(self.masks), visit(self.mask_words);
-  }
-};
-
-/// A message to the ranks as one flat buffer without pointers: a header, then the arrays.
-template <template <template <class> class> class Lists>
-class StepMessage : public Lists<StepView> {
+/// The input of a step, or its late part: what depends on tokens that the host reads only after it
+/// has sent the step. It is one flat buffer without pointers: a header, then the arrays.
+class StepInput : public StepLists<StepView> {
  public:
   struct Header {
     uint64_t bytes = 0;
     uint64_t step = 0;
-    std::array<uint32_t, Lists<StepView>::kCount> counts = {};  ///< entries of each array
+    std::array<uint32_t, kCount> counts = {};  ///< entries of each array
   };
 
   /// A view of `buffer`, which must outlive it. Throws std::logic_error if the sizes disagree.
-  explicit StepMessage(std::span<const std::byte> buffer);
+  explicit StepInput(std::span<const std::byte> buffer);
 
   const Header& header() const { return *reinterpret_cast<const Header*>(buffer_.data()); }
   std::span<const std::byte> bytes() const { return buffer_; }
+  /// Whether a late part follows the step.
+  bool has_late() const;
 
  private:
   std::span<const std::byte> buffer_;
 };
-
-/// The input of a step.
-using StepInput = StepMessage<StepLists>;
-/// What of the input depends on tokens that the host reads only after it has sent the step.
-using LateInput = StepMessage<LateLists>;
-/// Whether a LateInput follows the step.
-bool has_late(const StepInput& input);
 
 /// Empties an array whose memory is reused for the next step, unless a rare step has made it large.
 template <class T>
@@ -143,25 +123,23 @@ void clear_for_reuse(std::vector<T>& array) {
   else array.clear();
 }
 
-/// The arrays of a message while it is built.
-template <template <template <class> class> class Lists>
-struct StepMessageArrays : Lists<StepVector> {
-  void clear();
+/// The arrays of a step while it is built.
+struct StepArrays : StepLists<StepVector> {
+  void clear() {
+    for_each(*this, [](auto& array) { clear_for_reuse(array); });
+  }
   /// Writes header and arrays into `buffer` and returns the view of it.
-  StepMessage<Lists> write(uint64_t step, std::vector<std::byte>& buffer) const;
+  StepInput write(uint64_t step, std::vector<std::byte>& buffer) const;
 };
-using StepArrays = StepMessageArrays<StepLists>;
-using LateArrays = StepMessageArrays<LateLists>;
 
-/// The value of an OutputInput. Its log-probabilities are the next num_logprobs entries of
-/// StepOutput::logprobs.
+/// The value of an OutputInput.
 struct OutputValue {
   uint64_t sequence = 0;
   OutputKind kind = OutputKind::kToken;
   int32_t position = 0;  ///< index in the sequence of the token that is drawn, or of the target
   int32_t token_id = 0;  ///< the drawn one
   RowStatus status = RowStatus::kOk;  ///< otherwise, no token was drawn
-  int32_t num_logprobs = 0;
+  int32_t num_logprobs = 0;           ///< the next entries of StepOutput::logprobs
 };
 
 /// What a step returns: a value for each OutputInput, in their order.
@@ -172,7 +150,10 @@ struct StepOutput {
   /// clock. A device with a queue of steps may begin later, when it has finished the step before.
   double submit_time = 0, done_time = 0;
 
-  void clear();
+  void clear() {
+    values.clear();
+    logprobs.clear();
+  }
 };
 
 }  // namespace nanovllm

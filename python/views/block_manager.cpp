@@ -35,7 +35,7 @@ struct BlockPoolState {
   static std::vector<int32_t> free_ids(const BlockPool& pool) {
     std::vector<int32_t> ids;
     for (int32_t id = pool.num_used_; id < pool.num_blocks(); ++id) ids.push_back(id);
-    for (int32_t id = pool.first_free_; id >= 0; id = pool.block(id).next) ids.push_back(id);
+    ids.insert(ids.end(), pool.free_.begin(), pool.free_.end());
     return ids;
   }
 };

@@ -21,13 +21,11 @@ struct BlockPoolState {
             references[i], pool.blocks_[i].ref_count);
       num_used += references[i] > 0 ? 1 : 0;
     }
-    int64_t num_listed = 0;
-    for (int32_t id = pool.first_free_; id >= 0; id = pool.block(id).next, ++num_listed)
-      check(pool.block(id).ref_count == 0 && num_listed < pool.num_blocks(),
+    for (const int32_t id : pool.free_)
+      check(pool.block(id).ref_count == 0 && *pool.block(id).place == id,
             "free list is broken at block {}", id);
-    num_listed += pool.num_blocks() - pool.num_used_;
-    check(num_listed == pool.num_free_ && pool.num_free_ + num_used == pool.num_blocks(),
-          "{} listed, {} free, {} used", num_listed, pool.num_free_, num_used);
+    check(std::ssize(pool.in_use_) == num_used && num_used + pool.num_free() == pool.num_blocks(),
+          "{} listed as used, {} used, {} free", pool.in_use_.size(), num_used, pool.num_free());
     for (auto [hash, id] : pool.cached_)
       check(pool.block(id).hash == hash,
             "the cache has block {} under a hash that is not the block's", id);

@@ -52,15 +52,15 @@ const StepOutput& FakeExecutor::wait() {
   return last_;
 }
 
-void FakeExecutor::complete(const LateInput& late) {
+void FakeExecutor::complete(const StepInput& late) {
   check(!late_.empty(), "no step needs a late part");
   check(late.header().step == step_number_, "the late part of step {}, not {}", late.header().step,
         step_number_);
   std::span<const int32_t> words = late.mask_words;
-  const size_t num_words = late.masks.empty() ? 0 : words.size() / late.masks.size();
+  const size_t num_words = late.late_outputs.empty() ? 0 : words.size() / late.late_outputs.size();
   std::map<size_t, std::span<const int32_t>> masks;
-  for (size_t i = 0; i < late.masks.size(); ++i)
-    masks[static_cast<size_t>(late.masks[i].output)] = words.subspan(i * num_words, num_words);
+  for (size_t i = 0; i < late.late_outputs.size(); ++i)
+    masks[static_cast<size_t>(late.late_outputs[i])] = words.subspan(i * num_words, num_words);
   for (const Late& l : std::exchange(late_, {}))
     draw(outputs_.back().values[l.output], l.slot, l.chain, masks[l.output]);
 }
@@ -78,11 +78,10 @@ void FakeExecutor::draw(OutputValue& value, int32_t slot, uint64_t chain,
 
 StepOutput FakeExecutor::run(const StepInput& input) {
   step_number_ = input.header().step;
-  state_.apply(input);
+  step_.clear();
+  state_.apply(input, step_);
   for (const BlockUpdate& update : input.block_updates)
     check(update.index < kv_.block_tables.shape[1], "slot {}: block {}", update.slot, update.index);
-  step_.clear();
-  state_.write(input, step_);
   if (input.token_ids.size() == input.rows.size()) step_.pad((step_.num_seqs() + 15) / 16 * 16);
   derive(step_, kv_, arrays_);
   begin_states(input);

@@ -67,7 +67,7 @@ class FakeExecutor : public Executor {
                int64_t max_model_len, std::optional<int64_t> num_snapshots = std::nullopt);
 
   void submit(const StepInput& input) override;
-  void complete(const LateInput& late) override;
+  void complete(const StepInput& late) override;
   const StepOutput& wait() override;
 
   int64_t num_submitted() const { return num_submitted_; }

@@ -214,7 +214,7 @@ class Episode {
   }
 
   void complete() {
-    if (!plans_.back().has_late()) return;
+    if (std::ranges::none_of(plans_.back().outputs, &ScheduledOutput::is_late)) return;
     ++num_late_;
     executor_->complete(builder_.build_late(plans_.back()));
   }

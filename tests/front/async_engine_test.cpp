@@ -32,7 +32,7 @@ class GatedExecutor : public Executor {
     steppers_.push_back(std::this_thread::get_id());
     inner_->submit(input);
   }
-  void complete(const LateInput& late) override { inner_->complete(late); }
+  void complete(const StepInput& late) override { inner_->complete(late); }
   const StepOutput& wait() override {
     if (gated_) {
       waiting_.release();

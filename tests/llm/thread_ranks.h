@@ -37,7 +37,7 @@ class ThreadRanks : public Executor {
   void submit(const StepInput& input) override {
     for (const auto& executor : executors_) executor->submit(input);
   }
-  void complete(const LateInput& late) override {
+  void complete(const StepInput& late) override {
     for (const auto& executor : executors_) executor->complete(late);
   }
   const StepOutput& wait() override {

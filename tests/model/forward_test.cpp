@@ -101,7 +101,8 @@ class Runner {
     for (int64_t s = 0; s < num_sequences; ++s)
       for (int64_t i = 0; i < max_blocks; ++i) tables_.push_back(static_cast<int32_t>(block(s, i)));
     kv_.block_tables = {tables_.data(), DType::kI32, num_sequences, max_blocks};
-    activations_ = std::make_unique<Activations>(*backend_, config, dtype, kMaxTokens, kMaxRows);
+    activations_ =
+        std::make_unique<Activations>(backend_.get(), config, dtype, kMaxTokens, kMaxRows);
   }
 
   /// The logits of every token of one batch, or of some rows.

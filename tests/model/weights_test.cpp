@@ -39,6 +39,7 @@ struct FakeWeight : Weight {
 class FakeBackend : public Backend {
  public:
   std::string describe() const override { return "fake"; }
+  void connect(Communicator&, int64_t) override { unused(); }
   Buffer allocate(size_t bytes) override {
     ++live_buffers;
     return {std::calloc(bytes, 1), [this](void* p) {

@@ -1,4 +1,4 @@
-#include "nanovllm/runtime/kv_size.h"
+#include "nanovllm/runtime/setup.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -26,7 +26,7 @@ class Scripted : public Executor {
     output_.clear();
     run_(input, output_);
   }
-  void complete(const LateInput& late) override {
+  void complete(const StepInput& late) override {
     for (const int32_t word : late.mask_words) output_.values.push_back({.token_id = word});
   }
   const StepOutput& wait() override { return output_; }
@@ -77,9 +77,9 @@ StepInput make_late_step(uint64_t number, std::vector<std::byte>& buffer) {
   arrays.outputs.push_back({.num_late_words = 1});
   return arrays.write(number, buffer);
 }
-LateInput make_late(int32_t word, std::vector<std::byte>& buffer) {
-  LateArrays arrays;
-  arrays.masks.push_back({0});
+StepInput make_late(int32_t word, std::vector<std::byte>& buffer) {
+  StepArrays arrays;
+  arrays.late_outputs = {0};
   arrays.mask_words = {word};
   return arrays.write(0, buffer);
 }

@@ -35,9 +35,8 @@ TEST(RankState, RowsHaveBlocksForTheirTokens) {
   const auto apply = [&](const StepArrays& arrays) {
     std::vector<std::byte> buffer;
     const StepInput input = arrays.write(1, buffer);
-    state.apply(input);
     Step step;
-    state.write(input, step);
+    state.apply(input, step);
     return step.rows.size();
   };
   StepArrays arrays;

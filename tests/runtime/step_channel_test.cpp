@@ -37,8 +37,8 @@ TEST(StepChannel, StepsOfAnySizeArriveWholeAndInOrder) {
       RankMemory own = worker_of(memory, {r, 3});
       ASSERT_TRUE(own.channel().is_same_build());
       for (uint64_t step = 0; step < kNumSteps; ++step) {
-        ASSERT_EQ(own.channel().receive(-1), StepChannel::Received::kStep);
-        const StepInput input = own.channel().step();
+        ASSERT_EQ(own.channel().receive(-1), StepChannel::Received::kInput);
+        const StepInput input = own.channel().input();
         ASSERT_EQ(input.header().step, step);
         ASSERT_EQ(input.token_ids.size(), tokens_of(step));
         for (size_t i = 0; i < input.token_ids.size(); ++i)
@@ -62,10 +62,11 @@ TEST(StepChannel, LatePartsArriveBetweenTheirStepAndTheNextOne) {
   std::jthread worker([&] {
     RankMemory own = worker_of(memory, {1, 2});
     for (uint64_t step = 0; step < kNumSteps; ++step) {
-      ASSERT_EQ(own.channel().receive(-1), StepChannel::Received::kStep);
-      ASSERT_EQ(own.channel().step().header().step, step);
-      ASSERT_EQ(own.channel().receive(-1), StepChannel::Received::kLate);
-      const LateInput late = own.channel().late();
+      ASSERT_EQ(own.channel().receive(-1), StepChannel::Received::kInput);
+      ASSERT_EQ(own.channel().input().header().step, step);
+      own.channel().done();
+      ASSERT_EQ(own.channel().receive(-1), StepChannel::Received::kInput);
+      const StepInput late = own.channel().input();
       ASSERT_EQ(late.header().step, step);
       ASSERT_EQ(late.mask_words.size(), step * 2000);  // of several slots of the ring
       for (const int32_t word : late.mask_words) ASSERT_EQ(word, static_cast<int32_t>(step));
@@ -73,7 +74,7 @@ TEST(StepChannel, LatePartsArriveBetweenTheirStepAndTheNextOne) {
     }
   });
   std::vector<std::byte> buffer;
-  LateArrays late;
+  StepArrays late;
   for (uint64_t step = 0; step < kNumSteps; ++step) {
     memory.channel().send(make_step(step, step * 30, buffer));
     late.mask_words.assign(step * 2000, static_cast<int32_t>(step));

@@ -1,7 +1,5 @@
 // Tests the worker's side of the ranks in a child process, and rank 0's side with workers that are
 // scripts. tests/llm/ranks_test.cpp tests complete engines with several ranks.
-#include "nanovllm/runtime/ranks/worker.h"
-
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -18,6 +16,8 @@
 #include <functional>
 
 #include "nanovllm/base/error.h"
+#include "nanovllm/runtime/ranks/executor.h"
+#include "nanovllm/runtime/ranks/worker_processes.h"
 
 namespace nanovllm {
 namespace {

@@ -16,7 +16,7 @@ namespace {
 class NoExecutor : public Executor {
  public:
   void submit(const StepInput&) override { throw std::logic_error("a step"); }
-  void complete(const LateInput&) override { throw std::logic_error("a step"); }
+  void complete(const StepInput&) override { throw std::logic_error("a step"); }
   const StepOutput& wait() override { throw std::logic_error("a step"); }
 };
 

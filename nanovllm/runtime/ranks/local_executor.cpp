@@ -13,11 +13,7 @@ LocalExecutor::LocalExecutor(std::unique_ptr<Executor> inner)
       thread_(start_thread("the thread that runs the steps", [this] { loop(); })) {}
 
 LocalExecutor::~LocalExecutor() {
-  {
-    const std::lock_guard lock(mutex_);
-    stop_ = true;
-  }
-  changed_.notify_all();
+  notify([&] { stop_ = true; });
   thread_.join();
 }
 
@@ -27,23 +23,15 @@ void LocalExecutor::submit(const StepInput& input) {
   Step& next = step(num_submitted_);
   clear_for_reuse(next.input);
   next.input.assign(input.bytes().begin(), input.bytes().end());
-  next.is_complete = !has_late(input);
-  {
-    const std::lock_guard lock(mutex_);
-    ++num_submitted_;
-  }
-  changed_.notify_all();
+  next.is_complete = !input.has_late();
+  notify([&] { ++num_submitted_; });
 }
 
-void LocalExecutor::complete(const LateInput& late) {
+void LocalExecutor::complete(const StepInput& late) {
   check(num_submitted_ > 0 && !step(num_submitted_ - 1).is_complete, "no step needs a late part");
   Step& newest = step(num_submitted_ - 1);
   newest.late.assign(late.bytes().begin(), late.bytes().end());
-  {
-    const std::lock_guard lock(mutex_);
-    newest.is_complete = true;
-  }
-  changed_.notify_all();
+  notify([&] { newest.is_complete = true; });
 }
 
 const StepOutput& LocalExecutor::wait() {
@@ -64,28 +52,21 @@ void LocalExecutor::loop() {
     Step& current = step(num_done_);
     lock.unlock();
     try {
-      run(current);
+      const StepInput input(current.input);
+      inner_->submit(input);
+      if (input.has_late()) {
+        lock.lock();
+        changed_.wait(lock, [&] { return current.is_complete || stop_; });
+        lock.unlock();
+        if (!current.is_complete) throw std::runtime_error("a step without its late part");
+        inner_->complete(StepInput(current.late));
+      }
+      current.output = inner_->wait();
     } catch (...) {
       current.error = std::current_exception();
     }
-    lock.lock();
-    ++num_done_;
-    lock.unlock();
-    changed_.notify_all();
+    notify([&] { ++num_done_; });
   }
-}
-
-void LocalExecutor::run(Step& step) {
-  const StepInput input(step.input);
-  inner_->submit(input);
-  if (has_late(input)) {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return step.is_complete || stop_; });
-    if (!step.is_complete) throw std::runtime_error("a step without its late part");
-    lock.unlock();
-    inner_->complete(LateInput(step.late));
-  }
-  step.output = inner_->wait();
 }
 
 }  // namespace nanovllm

@@ -13,9 +13,8 @@
 
 namespace nanovllm {
 
-/// The queue of a backend that has none, such as the CPU's: runs an executor's steps on a separate
-/// thread, so that the caller can schedule the next step, and make the late part of this one,
-/// meanwhile.
+/// The queue of a backend that has none, such as the CPU's: runs an executor's steps on a thread,
+/// so that the caller can meanwhile schedule the next step and make the late part of this one.
 class LocalExecutor : public Executor {
  public:
   explicit LocalExecutor(std::unique_ptr<Executor> inner);
@@ -23,7 +22,7 @@ class LocalExecutor : public Executor {
   ~LocalExecutor() override;
 
   void submit(const StepInput& input) override;
-  void complete(const LateInput& late) override;
+  void complete(const StepInput& late) override;
   const StepOutput& wait() override;
 
  private:
@@ -34,7 +33,15 @@ class LocalExecutor : public Executor {
     std::exception_ptr error;
   };
   void loop();
-  void run(Step& step);
+  /// Changes what the mutex protects, and tells the other thread.
+  template <class Change>
+  void notify(Change change) {
+    {
+      const std::lock_guard lock(mutex_);
+      change();
+    }
+    changed_.notify_all();
+  }
   Step& step(uint64_t number) { return steps_[number % steps_.size()]; }
 
   std::unique_ptr<Executor> inner_;

@@ -10,18 +10,15 @@
 
 namespace nanovllm {
 
-size_t StepChannel::bytes() { return (sizeof(Shared) + 4095) / 4096 * 4096; }
-
 StepChannel::StepChannel(void* memory, Communicator& ranks)
     : shared_(*static_cast<Shared*>(memory)), ranks_(ranks) {
   check(ranks.rank().world <= kMaxRanks, "{} ranks", ranks.rank().world);
+  if (ranks.rank().index == 0) shared_.checksum = kBuildChecksum;
 }
 
-void StepChannel::open() { shared_.checksum = kBuildChecksum; }
-
-bool StepChannel::is_same_build() const { return shared_.checksum == kBuildChecksum; }
-
-void StepChannel::send(Kind kind, std::span<const std::byte> bytes) {
+void StepChannel::send(const StepInput& input) {
+  const std::span<const std::byte> bytes = input.bytes();
+  ++shared_.num_inputs_sent.value;
   for (size_t at = 0; at < bytes.size(); at += kSlotBytes) {
     const uint32_t slot = shared_.num_slots_sent.value.load(std::memory_order_relaxed);
     for (int r = 1; r < ranks_.rank().world; ++r) {
@@ -31,7 +28,6 @@ void StepChannel::send(Kind kind, std::span<const std::byte> bytes) {
         futex_wait(read, seen, /*milliseconds=*/1);
       }
     }
-    shared_.kinds[slot % kNumSlots] = kind;
     std::memcpy(shared_.slots[slot % kNumSlots].data(), &bytes[at],
                 std::min(kSlotBytes, bytes.size() - at));
     shared_.num_slots_sent.value = slot + 1;
@@ -59,32 +55,30 @@ bool StepChannel::wait_for_slot(int milliseconds) {
 
 StepChannel::Received StepChannel::receive(int milliseconds) {
   std::atomic<uint32_t>& read = shared_.num_slots_read[to_size(ranks_.rank().index)].value;
-  Kind kind = Kind::kStep;
-  uint64_t size = sizeof size;  // the first number of every message
+  uint64_t size = sizeof size;  // StepInput::Header::bytes comes first
   for (size_t at = 0; at < size; at += kSlotBytes) {
     if (!wait_for_slot(at == 0 ? milliseconds : -1))
       return shared_.stopped != 0 ? Received::kStop : Received::kNothing;
     const std::array<std::byte, kSlotBytes>& slot = shared_.slots[read % kNumSlots];
     if (at == 0) {
-      kind = shared_.kinds[read % kNumSlots];
       std::memcpy(&size, slot.data(), sizeof size);
       message_.resize(size);
     }
     std::memcpy(&message_[at], slot.data(), std::min(kSlotBytes, size - at));
     ++read;
   }
-  return kind == Kind::kStep ? Received::kStep : Received::kLate;
+  return Received::kInput;
 }
 
 void StepChannel::done() {
-  ++shared_.num_steps_done[to_size(ranks_.rank().index)].value;
+  ++shared_.num_inputs_done[to_size(ranks_.rank().index)].value;
   ++ranks_.progress();
 }
 
 bool StepChannel::is_busy() const {
-  const uint32_t sent = shared_.num_steps_sent.value;
+  const uint32_t sent = shared_.num_inputs_sent.value;
   for (int r = 1; r < ranks_.rank().world; ++r)
-    if (shared_.num_steps_done[to_size(r)].value != sent) return true;
+    if (shared_.num_inputs_done[to_size(r)].value != sent) return true;
   return false;
 }
 

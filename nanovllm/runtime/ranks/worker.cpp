@@ -1,68 +1,45 @@
-#include "nanovllm/runtime/ranks/worker.h"
-
 #include <optional>
 #include <utility>
-#include <vector>
 
-#include "nanovllm/base/arguments.h"
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/system/child_process.h"
 #include "nanovllm/base/system/machine.h"
 #include "nanovllm/base/terminal/logging.h"
-#include "nanovllm/model/shard.h"
 #include "nanovllm/runtime/model_runner.h"
+#include "nanovllm/runtime/ranks/executor.h"
+#include "nanovllm/runtime/ranks/worker_processes.h"
 #include "nanovllm/runtime/setup.h"
 
 namespace nanovllm {
 
-namespace {
-
 /// Runs the steps that rank 0 sends, until rank 0 stops.
-void run_steps(RankMemory& memory, ModelRunner& runner) {
+static void run_steps(RankMemory& memory, ModelRunner& runner) {
   // The device computes a step while the next one is prepared. So the rank waits for the result
   // only if no other step arrives during this time.
   constexpr int kMilliseconds = 10;
   StepChannel& channel = memory.channel();
   memory.ranks().barrier();
   int num_in_flight = 0;
-  bool needs_late = false;  // the newest step needs its late part, and must not be waited for
+  bool needs_late = false;  // the newest step must not be waited for before its late part has come
   for (;;) {
     const int num_complete = num_in_flight - (needs_late ? 1 : 0);
-    switch (channel.receive(num_complete > 0 ? kMilliseconds : -1)) {
-      case StepChannel::Received::kStop:
-        return;
-      case StepChannel::Received::kStep:
-        needs_late = has_late(channel.step());
-        runner.submit(channel.step());
-        if (++num_in_flight < 2) continue;
-        break;
-      case StepChannel::Received::kLate:
-        runner.complete(channel.late());
-        needs_late = false;
-        continue;
-      case StepChannel::Received::kNothing:
-        break;
+    const StepChannel::Received received = channel.receive(num_complete > 0 ? kMilliseconds : -1);
+    if (received == StepChannel::Received::kStop) return;
+    if (received == StepChannel::Received::kInput && needs_late) {
+      runner.complete(channel.input());
+      channel.done();
+      needs_late = false;
+      continue;
+    }
+    if (received == StepChannel::Received::kInput) {
+      needs_late = channel.input().has_late();
+      runner.submit(channel.input());
+      if (++num_in_flight < 2) continue;
     }
     runner.wait();
     channel.done();
     --num_in_flight;
   }
-}
-
-}  // namespace
-
-std::unique_ptr<WorkerProcesses> start_workers(const std::string& model,
-                                               const EngineConfig& config) {
-  const auto world = static_cast<int>(config.tensor_parallel_size);
-  if (world == 1) return nullptr;
-  make_shard(load_model_spec(model, config), {0, world});  // throws before any process is started
-  std::vector<std::string> arguments = to_arguments(config);
-  arguments.insert(arguments.begin(), {"worker", model});  // what apps/worker.cpp reads
-  std::string binary = config.worker_path;
-  if (binary.empty())
-    binary = find_program("nanovllm", reinterpret_cast<const void*>(&start_workers),
-                          "the other ranks run it; name it in worker_path");
-  return std::make_unique<WorkerProcesses>(binary, arguments, world, config.step_timeout);
 }
 
 int run_worker(const std::string& model, EngineConfig config, int rank, int memory_fd,

@@ -33,23 +33,23 @@ void check_system(bool condition, const char* what) {
   if (!condition) throw std::runtime_error(fmt::format("{}: {}", what, std::strerror(errno)));
 }
 
+size_t memory_bytes() { return StepChannel::bytes() + Communicator::bytes(); }
+
+FileDescriptor new_memory() {
+  FileDescriptor fd(memfd_create("nanovllm", MFD_CLOEXEC));
+  check_system(fd.get() >= 0 && ftruncate(fd.get(), static_cast<off_t>(memory_bytes())) == 0,
+               "memory for the ranks");
+  return fd;
+}
+
 }  // namespace
 
 // -- memory
 
-RankMemory::RankMemory(int world) : fd_(memfd_create("nanovllm", MFD_CLOEXEC)) {
-  check_system(fd_.get() >= 0 &&
-                   ftruncate(fd_.get(),
-                             static_cast<off_t>(StepChannel::bytes() + Communicator::bytes())) == 0,
-               "memory for the ranks");
-  map({0, world});
-  channel_->open();
-}
+RankMemory::RankMemory(int world) : RankMemory(new_memory(), {0, world}) {}
 
-RankMemory::RankMemory(FileDescriptor fd, Rank rank) : fd_(std::move(fd)) { map(rank); }
-
-void RankMemory::map(Rank rank) {
-  const size_t bytes = StepChannel::bytes() + Communicator::bytes();
+RankMemory::RankMemory(FileDescriptor fd, Rank rank) : fd_(std::move(fd)) {
+  const size_t bytes = memory_bytes();
   void* const p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0);
   check_system(p != MAP_FAILED, "memory for the ranks");
   memory_ = {p, [bytes](void* q) { munmap(q, bytes); }};
@@ -110,22 +110,7 @@ void WorkerProcesses::start(int rank, std::vector<std::string> arguments) {
           rank, std::strerror(error));
 }
 
-void WorkerProcesses::abort(const std::string& why) {
-  ranks().abort(why);
-  kill_all();
-}
-
-void WorkerProcesses::watch(double step_timeout) {
-  try {
-    watch_ranks(step_timeout);
-  } catch (const std::exception&) {
-    ranks().abort("out of memory");  // short enough to need no allocation
-    kill_all();
-    ranks().end_waits();
-  }
-}
-
-void WorkerProcesses::watch_ranks(double step_timeout) {
+void WorkerProcesses::watch(double step_timeout) try {
   std::vector<pollfd> fds = {{wake_.get(), POLLIN, 0}};
   for (const Worker& worker : workers_) fds.push_back({worker.socket.get(), POLLIN, 0});
   const auto tick = static_cast<int>(std::clamp(step_timeout * 1000 / kTicks, 1.0, 3.6e6));
@@ -147,34 +132,29 @@ void WorkerProcesses::watch_ranks(double step_timeout) {
     kill_all();
     return ranks().end_waits();
   }
-}
-
-void WorkerProcesses::kill_all() {
-  for (Worker& worker : workers_) worker.process.kill();
-  for (Worker& worker : workers_) worker.process.wait();
+} catch (const std::exception&) {
+  abort("out of memory");  // short enough to need no allocation
+  ranks().end_waits();
 }
 
 void WorkerProcesses::report_end(size_t i, int status) {
   std::array<char, 1024> last_words;
   const ssize_t n =
       ::recv(workers_[i].socket.get(), last_words.data(), last_words.size(), MSG_DONTWAIT);
-  if (n > 0) {
-    const std::string_view text(last_words.data(), to_size(n));
-    return ranks().abort(fmt::format("rank {}: {}", i + 1, text),
-                         /*is_user_error=*/WIFEXITED(status) && WEXITSTATUS(status) == 2);
-  }
-  if (WIFSIGNALED(status))
-    ranks().abort(fmt::format("the process of rank {} was ended by signal {} ({})", i + 1,
-                              WTERMSIG(status), strsignal(WTERMSIG(status))));
-  else if (WEXITSTATUS(status) == kExitOtherBuild)
-    ranks().abort(
-        fmt::format("{} is not from the same build as this program; name the nanovllm binary "
-                    "that belongs to it in worker_path",
-                    binary_),
-        /*is_user_error=*/true);
-  else
-    ranks().abort(
-        fmt::format("the process of rank {} ended with status {}", i + 1, WEXITSTATUS(status)));
+  const int code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  std::string why;
+  if (n > 0)
+    why = fmt::format("rank {}: {}", i + 1, std::string_view(last_words.data(), to_size(n)));
+  else if (WIFSIGNALED(status))
+    why = fmt::format("the process of rank {} was ended by signal {} ({})", i + 1, WTERMSIG(status),
+                      strsignal(WTERMSIG(status)));
+  else if (code == kExitOtherBuild)
+    why = fmt::format(
+        "{} is not from the same build as this program; name the nanovllm binary "
+        "that belongs to it in worker_path",
+        binary_);
+  else why = fmt::format("the process of rank {} ended with status {}", i + 1, code);
+  ranks().abort(why, /*is_user_error=*/code == (n > 0 ? 2 : kExitOtherBuild));
 }
 
 }  // namespace nanovllm

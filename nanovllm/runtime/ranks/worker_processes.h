@@ -31,21 +31,17 @@ class RankMemory {
   StepChannel& channel() { return *channel_; }
 
  private:
-  void map(Rank rank);
-
   FileDescriptor fd_;
   std::unique_ptr<void, std::function<void(void*)>> memory_;
   std::unique_ptr<Communicator> ranks_;
   std::unique_ptr<StepChannel> channel_;
 };
 
-/// The processes of ranks 1 to world - 1. A thread watches them: if a process ends, or if no rank
-/// makes progress although there is work, it aborts the Communicator and kills all of them
-/// (`ranks.one-failure-ends-all`).
+/// The processes of ranks 1 to world - 1. If one ends, or if no rank makes progress although there
+/// is work, a thread aborts the Communicator and kills them all (`ranks.one-failure-ends-all`).
 class WorkerProcesses {
  public:
-  /// Starts `binary` with `arguments` and, after them, --rank R --memory FD --parent FD. Throws
-  /// UserError if it cannot be started.
+  /// Starts `binary` with `arguments` and --rank R --memory FD --parent FD. Throws UserError.
   WorkerProcesses(const std::string& binary, const std::vector<std::string>& arguments, int world,
                   double step_timeout);
   /// Ends the processes: ranks that are ready are asked to stop, others are killed.
@@ -55,23 +51,25 @@ class WorkerProcesses {
   StepChannel& channel() { return memory_.channel(); }
   /// To be called when all ranks have loaded the model.
   void set_ready() { ready_ = true; }
-  /// Aborts the Communicator with this reason, unless it is already aborted, and kills the
-  /// processes.
-  void abort(const std::string& why);
+  /// Aborts the Communicator, unless it is already aborted, and kills the processes.
+  void abort(const std::string& why) {
+    ranks().abort(why);
+    kill_all();
+  }
 
  private:
   struct Worker {
     ChildProcess process;
-    // Only the worker has the other end, so each side notices when the other one ends. A text that
-    // the worker writes is the reason why it ended.
+    // Only the worker has the other end, so each side notices the other's end. It may write why.
     FileDescriptor socket;
   };
   void start(int rank, std::vector<std::string> arguments);
   void watch(double step_timeout);
-  void watch_ranks(double step_timeout);
-  void kill_all();
-  /// Aborts the Communicator, unless it is already aborted, with a text that says how worker number
-  /// `i` ended.
+  void kill_all() {
+    for (Worker& worker : workers_) worker.process.kill();
+    for (Worker& worker : workers_) worker.process.wait();
+  }
+  /// Aborts the Communicator with a text that says how worker number `i` ended.
   void report_end(size_t i, int status);
 
   std::string binary_;
