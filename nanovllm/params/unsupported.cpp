@@ -299,7 +299,6 @@ constexpr auto kRows = std::to_array<Row>({
     {Place::kChat, kValue, "mm_processor_kwargs", ""},
     {Place::kMessages, kValue, "output_format mcp_servers container", "[]|{}"},
     {Place::kResponses, kValue, "conversation prompt", ""},
-    {Place::kResponses, kValue, "background", "false"},
 });
 
 bool is_one_of(std::string_view text, std::string_view values) {
@@ -344,6 +343,12 @@ std::string UnsupportedName::harmless_json() const {
   return list;
 }
 
+bool UnsupportedName::is_harmless_json(const Json& value) const {
+  if (value.is_null()) return true;
+  const Json values = Json::parse(harmless_json());
+  return std::ranges::find(values, value) != values.end();
+}
+
 const std::vector<UnsupportedName>& unsupported_names() {
   static const std::vector<UnsupportedName> names = make_names();
   return names;
@@ -361,11 +366,7 @@ const UnsupportedName* find_unsupported(std::string name, uint32_t places) {
 bool refuse_unsupported(const std::string& name, const Json& value, uint32_t places) {
   const UnsupportedName* found = find_unsupported(name, places);
   if (found == nullptr) return false;
-  const auto asks_for_nothing = [&] {
-    const Json values = Json::parse(found->harmless_json());
-    return std::ranges::find(values, value) != values.end();
-  };
-  require(value.is_null() || asks_for_nothing(), "{} {} is not supported", name, printable(value));
+  require(found->is_harmless_json(value), "{} {} is not supported", name, printable(value));
   return true;
 }
 

@@ -54,6 +54,8 @@ struct UnsupportedName {
   /// The values of a field or an argument that ask for nothing, besides null: the text of a JSON
   /// list, or "LIST".
   std::string harmless_json() const;
+  /// Whether a field's value is one of these.
+  bool is_harmless_json(const Json& value) const;
 };
 
 /// All of them, sorted by name; a name stands there once for each rule that it has. The options are

@@ -92,8 +92,8 @@ TEST(UnsupportedNames, OfFieldsAreRefusedByNameIfTheyAskForSomething) {
               ThrowsMessage<UserError>("best_of 2 is not supported"));
   EXPECT_THAT([&] { refuse("guided_json", "{}", Place::kLine); },
               ThrowsMessage<UserError>("guided_json {} is not supported"));
-  EXPECT_THAT([&] { refuse("background", "true", Place::kResponses); },
-              ThrowsMessage<UserError>("background true is not supported"));
+  EXPECT_THAT([&] { refuse("prompt", "{}", Place::kResponses); },
+              ThrowsMessage<UserError>("prompt {} is not supported"));
 }
 
 }  // namespace

@@ -163,8 +163,7 @@ void read_thinking(const Json& thinking, Json& chat) {
 
 /// Refuses what would change the answer in a way that this program cannot.
 void refuse_unsupported_messages(const Json& body) {
-  for (const auto& [name, value] : body.items())
-    refuse_unsupported_field(name, value, UnsupportedName::kMessages);
+  refuse_unsupported_fields(body, UnsupportedName::kMessages);
   const Json* output = find_field(body, "output_config");
   if (output != nullptr && output->is_object() && find_field(*output, "format") != nullptr)
     throw ApiError(400, "output_config.format is not supported", "output_config");

@@ -49,4 +49,11 @@ void refuse_unsupported_field(const std::string& name, const Json& value,
   naming_field([&] { refuse_unsupported(name, value, place); });
 }
 
+void refuse_unsupported_fields(const Json& body, UnsupportedName::Place place) {
+  for (const auto& [name, value] : body.items()) {
+    const UnsupportedName* found = find_unsupported(name, place);
+    if (found != nullptr && !found->is_harmless_json(value)) refuse_field(name, "is not supported");
+  }
+}
+
 }  // namespace nanovllm::server

@@ -39,6 +39,8 @@ int64_t integer_field(const Json& object, const std::string& name, int64_t absen
 /// Refuses a field that asks for what this program cannot (params/unsupported.h).
 void refuse_unsupported_field(const std::string& name, const Json& value,
                               UnsupportedName::Place place);
+/// The same for all fields of a body, whose values may hold secrets and are not shown.
+void refuse_unsupported_fields(const Json& body, UnsupportedName::Place place);
 
 /// Calls `read`. A UserError whose text begins with the name of a field, or of an entry of one
 /// ("messages[2]"), becomes the ApiError of that field. `rename` says how the client calls it.

@@ -201,8 +201,8 @@ void read_responses_tool_choice(const Json& choice, Json& chat) {
 // -- Other fields
 
 void refuse_unsupported_responses(const Json& body) {
-  for (const auto& [name, value] : body.items())
-    refuse_unsupported_field(name, value, UnsupportedName::kResponses);
+  refuse_unsupported_fields(body, UnsupportedName::kResponses);
+  if (bool_field(body, "background", false)) refuse_field("background", "true is not supported");
   const Json* text = find_field(body, "text");
   const Json* format = text != nullptr && text->is_object() ? find_field(*text, "format") : nullptr;
   if (format != nullptr && format->value("type", Json("text")) != "text")
