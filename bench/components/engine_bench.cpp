@@ -24,7 +24,7 @@ int main(int argc, char** argv) {
   config.max_num_batched_tokens = num_seqs * kPromptLen;
   config.max_model_len = max_model_len;
   Scheduler scheduler(config, cache);
-  BatchBuilder builder;
+  BatchBuilder builder(/*vocab_size=*/32000);
 
   const auto params =
       std::make_shared<const RequestParams>(RequestParams{.given = {}, .stop_ids = {-1}});
@@ -57,9 +57,9 @@ int main(int argc, char** argv) {
     const StepInput input = builder.build(next.plan);
     const auto built = Clock::now();
     bytes = std::max(bytes, k < 10 ? 0 : input.bytes().size());
-    next.output.samples.clear();
-    for (const SampleInput& sample : input.samples)
-      next.output.samples.push_back({.sequence = sample.sequence, .token_id = 5});
+    next.output.clear();
+    for (const OutputInput& output : input.outputs)
+      next.output.values.push_back({.sequence = output.sequence, .token_id = 5});
     const auto resumed = Clock::now();
     if (k > 0) scheduler.postprocess(steps[(k + 1) % 2].plan, steps[(k + 1) % 2].output, updates);
     const std::chrono::duration<double, std::micro> spent =

@@ -23,14 +23,6 @@ std::vector<int32_t> end_tokens(const ModelSpec& model, const Tokenizer* tokeniz
   return ids;
 }
 
-std::vector<int32_t> end_tokens(const ModelSpec& model, const Tokenizer* tokenizer) {
-  std::vector<int32_t> ids = model.eos_token_ids;
-  if (tokenizer == nullptr) return ids;
-  if (const auto eos = tokenizer->eos_token_id(); eos && std::ranges::find(ids, *eos) == ids.end())
-    ids.push_back(*eos);
-  return ids;
-}
-
 RequestFactory::RequestFactory(const EngineSetup& setup, std::shared_ptr<const Tokenizer> tokenizer)
     : vocab_size_(setup.model.vocab_size),
       max_model_len_(setup.config.max_model_len),

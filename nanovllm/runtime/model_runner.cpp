@@ -170,6 +170,7 @@ void ModelRunner::start_outputs(const StepInput& input, Flight& flight) {
   flight.slots.clear();
   flight.known_logprobs.clear();
   for (const OutputInput& output : input.outputs) {
+    check(output.kind != OutputKind::kPooled, "hidden states are no outputs yet");
     const bool is_drawn = output.kind == OutputKind::kToken;
     const Slot& slot = state_.slot(output.slot);
     const StepRow& row = input.rows[to_size(output.row)];

@@ -33,7 +33,7 @@ class Slot {
   const SlotSetup& setup() const { return setup_; }
   /// Whether memory was left for the setup's lists. If not, its sequence must not be drawn for.
   bool is_complete() const { return is_complete_; }
-  /// How often it was started: tokens that were drawn before are another's (`cleanup.slots`).
+  /// How often it was started: a token drawn earlier is another sequence's (`cleanup.slots`).
   uint64_t num_starts() const { return num_starts_; }
 
  private:

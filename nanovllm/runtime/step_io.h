@@ -12,9 +12,9 @@
 
 namespace nanovllm {
 
-/// What an output is: a token that is drawn from the logits of its place, or the log-probabilities
-/// of a known token under them.
-enum class OutputKind : int32_t { kToken, kLogprobs };
+/// What an output is: a token that is drawn from the logits of its place, the log-probabilities of
+/// a known token under them, or the hidden state there (which no model gives yet).
+enum class OutputKind : int32_t { kToken, kLogprobs, kPooled };
 
 /// What a sequence gets from a step, at one of its tokens: token `offset` of rows[row]. The choices
 /// of one prompt share a row, and a row may have no output.

@@ -122,9 +122,9 @@ class SchedulerView {
       require(nb::object(sequences[i]).is(step.sequences[i]),
               "sequence {} of the list is not that of the oldest step in flight", i);
     StepOutput output;
-    for (const ScheduledSample& sample : step.plan.samples)
-      output.samples.push_back(
-          {.sequence = sample.seq->id, .token_id = ids[static_cast<size_t>(sample.row)]});
+    for (const ScheduledOutput& drawn : step.plan.outputs)
+      output.values.push_back(
+          {.sequence = drawn.sequence, .token_id = ids[static_cast<size_t>(drawn.row)]});
     std::vector<SequenceUpdate> updates;
     scheduler_.postprocess(step.plan, output, updates);
     if (in_flight_.size() == 1)  // with two steps, the numbers are those of the newer one

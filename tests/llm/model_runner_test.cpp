@@ -5,6 +5,7 @@
 #include <map>
 #include <stdexcept>
 
+#include "digit_constraint.h"
 #include "goldens.h"
 #include "nanovllm/engine/llm_engine.h"
 #include "nanovllm/ops/cpu/cpu_backend.h"
@@ -192,23 +193,6 @@ TEST(ModelRunner, PromptLogprobsAreTheSameIfTheLastTokenIsReplayed) {
               outputs[1].prompt_logprobs[i].at(0).logprob);
   EXPECT_FALSE(seen.replays.empty());
 }
-
-/// Allows the tokens whose last digit is that of the number of tokens so far.
-class DigitConstraint : public Constraint {
- public:
-  void accept(int32_t id) override {
-    EXPECT_EQ(id % 10, length_ % 10);
-    ++length_;
-  }
-  void fill(std::span<int32_t> bits) const override {
-    std::ranges::fill(bits, 0);
-    for (int32_t id = length_ % 10; id < std::ssize(bits) * 32; id += 10)
-      bits[static_cast<size_t>(id / 32)] |= static_cast<int32_t>(1U << (id % 32));
-  }
-
- private:
-  int32_t length_ = 0;
-};
 
 // order.late: the mask of a token depends on the one before it, which the host reads only after it
 // has submitted the step.

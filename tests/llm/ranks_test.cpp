@@ -13,7 +13,9 @@
 #include <fstream>
 #include <iostream>
 
+#include "digit_constraint.h"
 #include "goldens.h"
+#include "nanovllm/engine/llm_engine.h"
 #include "nanovllm/llm.h"
 #include "nanovllm/runtime/ranks/executor.h"
 #include "nanovllm/runtime/setup.h"
@@ -96,6 +98,31 @@ TEST(LibraryRanks, GiveTheReferenceTokensWithAndWithoutAsyncScheduling) {
     EXPECT_TRUE(children_of(getpid()).empty());
     expect_gone(workers);
   }
+}
+
+// order.late, over the channel to another process.
+TEST(LibraryRanks, LatePartsOfStepsReachAllRanks) {
+  std::vector<std::vector<int32_t>> answers;
+  for (const int world : {1, 2}) {
+    LLMEngine engine = LLMEngine::load(kLlama, config_of(world));
+    for (uint64_t seed = 0; seed < 6; ++seed) {
+      SamplingParams params;
+      params.max_tokens = 30;
+      params.ignore_eos = true;
+      params.seed = seed;
+      NewRequest request = engine.request_factory()->make(kPrompt, params);
+      if (seed % 3 != 0) request.choices[0]->constraint = std::make_unique<DigitConstraint>();
+      engine.add(std::move(request));
+    }
+    std::vector<std::vector<int32_t>> of_world(6);
+    while (!engine.is_finished())
+      for (const RequestUpdate& update : engine.step())
+        if (update.finished) of_world[update.request_id] = update.finished->token_ids;
+    for (size_t t = 0; t < of_world[1].size(); ++t)
+      EXPECT_EQ(of_world[1][t] % 10, static_cast<int32_t>(t % 10));
+    answers.insert(answers.end(), of_world.begin(), of_world.end());
+  }
+  for (size_t i = 0; i < 6; ++i) EXPECT_EQ(answers[i], answers[i + 6]) << i;
 }
 
 TEST(LibraryRanks, TwoEnginesInOneProcess) {

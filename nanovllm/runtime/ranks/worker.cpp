@@ -20,7 +20,7 @@ static void run_steps(RankMemory& memory, ModelRunner& runner) {
   StepChannel& channel = memory.channel();
   memory.ranks().barrier();
   int num_in_flight = 0;
-  bool needs_late = false;  // the newest step must not be waited for before its late part has come
+  bool needs_late = false;  // the newest step's late part comes next, before any wait for the step
   for (;;) {
     const int num_complete = num_in_flight - (needs_late ? 1 : 0);
     const StepChannel::Received received = channel.receive(num_complete > 0 ? kMilliseconds : -1);
