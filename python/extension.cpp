@@ -47,8 +47,7 @@ class Released {
   Released& operator=(const Released&) = delete;
 
   /// Throws the exception that the handler of a signal raises, such as KeyboardInterrupt, with the
-  /// GIL
-  /// taken.
+  /// GIL taken.
   void check_signals() {
     take();
     if (PyErr_CheckSignals() != 0) throw nb::python_error();

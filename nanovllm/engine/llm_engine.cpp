@@ -125,9 +125,9 @@ void LLMEngine::advance() {
     submit();
     in_flight_.push_back(std::exchange(spare_, {}));
   }
-  step.submitted = step.received = steady_seconds();
   const bool stays = submitted && setup_.config.async_scheduling;
   if (submitted && !stays) complete();
+  step.submitted = step.received = steady_seconds();
   if (in_flight_.size() > (stays ? 1U : 0U)) receive(step);
   else
     check(submitted || scheduler_.is_finished(), "no request can run, and {} wait",
@@ -178,6 +178,8 @@ void LLMEngine::receive(StepTrace& step) {
 }
 
 void LLMEngine::apply(const StepPlan& plan, const StepOutput& output, double now) {
+  check(output.values.size() == plan.outputs.size(), "step {}: {} values, {} expected", plan.step,
+        output.values.size(), plan.outputs.size());
   // This comes first: a sequence may end in this step, and then postprocess() removes it.
   std::span<const Logprob> rest = output.logprobs;
   for (size_t i = 0; i < plan.outputs.size(); ++i) {

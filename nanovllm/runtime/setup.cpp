@@ -21,7 +21,7 @@ double gib(size_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
 constexpr size_t kKeptCpuBytes = size_t{128} << 20;
 // For cuBLASLt's workspace, graphs, the sampler's memory and the driver.
 constexpr size_t kCudaReserve = size_t{512} << 20;
-// The index of a token's slot in the cache is an int32 (Batch::slot_mapping).
+// The index of a token's slot in the cache is an int32 (Step::slot_mapping).
 constexpr int64_t kMaxSlots = std::numeric_limits<int32_t>::max();
 
 /// The option's dtype. "auto" means the checkpoint's, but bfloat16 if that is float32.

@@ -13,7 +13,7 @@ _ABSENT = {
     "layers": "attention, linear, layernorm, rotary_embedding, activation, embed_head and sampler are"
     " C++ and CUDA code, declared in nanovllm/ops/backend.h",
     "models": "the forward pass of all architectures is C++, nanovllm/model/forward.cpp",
-    "utils": "context is an argument, Batch in nanovllm/ops/batch.h, and loader is C++,"
+    "utils": "context is an argument, Step in nanovllm/ops/step.h, and loader is C++,"
     " nanovllm/model/weights.cpp",
 }
 

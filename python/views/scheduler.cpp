@@ -124,7 +124,10 @@ class SchedulerView {
     StepOutput output;
     for (const ScheduledOutput& drawn : step.plan.outputs)
       output.values.push_back(
-          {.sequence = drawn.sequence, .token_id = ids[static_cast<size_t>(drawn.row)]});
+          {.sequence = drawn.sequence,
+           .kind = drawn.kind,
+           .position = step.plan.rows[static_cast<size_t>(drawn.row)].start + drawn.offset + 1,
+           .token_id = ids[static_cast<size_t>(drawn.row)]});
     std::vector<SequenceUpdate> updates;
     scheduler_.postprocess(step.plan, output, updates);
     if (in_flight_.size() == 1)  // with two steps, the numbers are those of the newer one

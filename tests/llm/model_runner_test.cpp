@@ -57,6 +57,7 @@ class GraphsOnTheCpu : public cpu::CpuBackend {
       step_.outputs.resize(n);
       step_.samples.resize(n);
     }
+    copy_lists();
     CpuBackend::begin_step(kv);
   }
   void sample(Tensor logits, const Step& step) override {
@@ -71,6 +72,26 @@ class GraphsOnTheCpu : public cpu::CpuBackend {
   }
 
  private:
+  /// As a device does that queues steps: the slots change when an earlier step is waited for.
+  void copy_lists() {
+    lists_.assign(step_.samples.size(), {});
+    for (size_t i = 0; i < lists_.size(); ++i) {
+      SampleRow& row = step_.samples[i];
+      lists_[i].counts.assign(row.counts.begin(), row.counts.end());
+      row.counts = lists_[i].counts;
+      lists_[i].masked_ids.assign(row.masked_ids.begin(), row.masked_ids.end());
+      row.masked_ids = lists_[i].masked_ids;
+      lists_[i].masked_after.assign(row.masked_after.begin(), row.masked_after.end());
+      row.masked_after = lists_[i].masked_after;
+    }
+  }
+
+  struct Lists {
+    std::vector<TokenCount> counts;
+    std::vector<int32_t> masked_ids;
+    std::vector<MaskedAfter> masked_after;
+  };
+  std::vector<Lists> lists_;  // of the newest step
   Seen& seen_;
   int64_t padded_to_ = 0;
 };
@@ -220,6 +241,8 @@ TEST(ModelRunner, ConstraintsMaskTheTokenAfterTheOneThatTheyAcceptedLast) {
       params.seed = i;
       if (i % 3 == 0) params.n = 2;
       if (i % 5 == 0) params.presence_penalty = 1;
+      if (i % 2 == 0) params.frequency_penalty = 0.5;
+      if (i % 4 == 0) params.allowed_token_ids = {10, 11, 12};
       NewRequest request = engine->request_factory()->make(
           rows[i % rows.size()]["prompt_token_ids"].get<std::vector<int32_t>>(), params);
       if (i % 4 != 0)  // others run beside them

@@ -110,6 +110,8 @@ TEST(LibraryRanks, LatePartsOfStepsReachAllRanks) {
       params.max_tokens = 30;
       params.ignore_eos = true;
       params.seed = seed;
+      params.frequency_penalty = 0.5;  // of tokens that the slots count when a step is waited for
+      if (seed % 3 == 0) params.allowed_token_ids = {10, 11, 12};
       NewRequest request = engine.request_factory()->make(kPrompt, params);
       if (seed % 3 != 0) request.choices[0]->constraint = std::make_unique<DigitConstraint>();
       engine.add(std::move(request));

@@ -60,8 +60,8 @@ class CpuBackend : public Backend {
   /// draw(rows, index of the first) for this rank's rows, with the columns of all ranks.
   template <class Draw>
   void for_own_rows(Tensor logits, Draw draw);
-  /// Sums arrays in which the elements of other ranks are zero.
   void draw(Tensor logits, const Step& step);
+  /// Sums arrays in which the elements of other ranks are zero.
   template <class T>
   void join_ranks(std::span<T> values);
   void append_logprobs(Tensor logits, std::span<const int32_t> targets, int64_t k,

@@ -30,6 +30,7 @@ void LocalExecutor::submit(const StepInput& input) {
 void LocalExecutor::complete(const StepInput& late) {
   check(num_submitted_ > 0 && !step(num_submitted_ - 1).is_complete, "no step needs a late part");
   Step& newest = step(num_submitted_ - 1);
+  clear_for_reuse(newest.late);
   newest.late.assign(late.bytes().begin(), late.bytes().end());
   notify([&] { newest.is_complete = true; });
 }

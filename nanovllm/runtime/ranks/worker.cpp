@@ -20,21 +20,22 @@ static void run_steps(RankMemory& memory, ModelRunner& runner) {
   StepChannel& channel = memory.channel();
   memory.ranks().barrier();
   int num_in_flight = 0;
-  bool needs_late = false;  // the newest step's late part comes next, before any wait for the step
+  // The newest step's late part comes next. Until then no step is waited for: that would change the
+  // slots, whose lists the newest step still needs.
+  bool needs_late = false;
   for (;;) {
-    const int num_complete = num_in_flight - (needs_late ? 1 : 0);
-    const StepChannel::Received received = channel.receive(num_complete > 0 ? kMilliseconds : -1);
+    const bool may_wait = num_in_flight > 0 && !needs_late;
+    const StepChannel::Received received = channel.receive(may_wait ? kMilliseconds : -1);
     if (received == StepChannel::Received::kStop) return;
     if (received == StepChannel::Received::kInput && needs_late) {
       runner.complete(channel.input());
       channel.done();
       needs_late = false;
-      continue;
-    }
-    if (received == StepChannel::Received::kInput) {
+      if (num_in_flight < 2) continue;
+    } else if (received == StepChannel::Received::kInput) {
       needs_late = channel.input().has_late();
       runner.submit(channel.input());
-      if (++num_in_flight < 2) continue;
+      if (++num_in_flight < 2 || needs_late) continue;
     }
     runner.wait();
     channel.done();

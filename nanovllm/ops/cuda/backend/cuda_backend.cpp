@@ -19,7 +19,7 @@ CudaBackend::CudaBackend(CudaKernels kernels, Rank rank)
           },
           [this](cudaEvent_t event) { device_.wait(event); }),
       weights_(device_, gemms_),
-      input_(device_),
+      upload_(device_),
       attention_(device_),
       sampler_(device_),
       graphs_(device_) {
@@ -100,7 +100,7 @@ void CudaBackend::begin_step(const KvCache& kv) {
   weights_.end_uploads();
   sampler_.plan(step_);
   attention_.plan(step_, kv);
-  input_.publish(step_, kv, sampler_, attention_);
+  upload_.publish(step_, kv, sampler_, attention_);
 }
 
 void CudaBackend::replay(int64_t size, const std::function<void()>& enqueue) {

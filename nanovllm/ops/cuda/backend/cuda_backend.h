@@ -12,8 +12,8 @@
 #include "nanovllm/ops/cuda/backend/parts/attention_plan.h"
 #include "nanovllm/ops/cuda/backend/parts/device.h"
 #include "nanovllm/ops/cuda/backend/parts/graphs.h"
-#include "nanovllm/ops/cuda/backend/parts/step_input.h"
 #include "nanovllm/ops/cuda/backend/parts/step_sampler.h"
+#include "nanovllm/ops/cuda/backend/parts/step_upload.h"
 #include "nanovllm/ops/cuda/backend/parts/weight_packer.h"
 #include "nanovllm/ops/cuda/collectives/collectives.h"
 #include "nanovllm/ops/cuda/gemm/gemms.h"
@@ -22,7 +22,7 @@
 namespace nanovllm::cuda {
 
 /// The Backend on one NVIDIA GPU; the first file to read in this folder. Its parts are the device
-/// and its memory (device.h), a step's input (step_input.h, step.cu), the plan of its attention
+/// and its memory (device.h), a step's input (step_upload.h, step.cu), the plan of its attention
 /// (attention_plan.h), its tokens (step_sampler.h), the captured steps (graphs.h) and the weights
 /// (weight_packer.h). Everything is enqueued on one stream. Only fetch_samples, token_logprobs,
 /// pack, upload, download and the growth of a buffer wait for the stream. Every public call works
@@ -130,7 +130,7 @@ class CudaBackend final : public Backend {
   std::optional<Collectives> collectives_;  // only with several ranks
   Gemms gemms_;
   WeightPacker weights_;
-  StepInput input_;
+  StepUpload upload_;
   AttentionPlan attention_;
   StepSampler sampler_;
   Graphs graphs_;

@@ -52,7 +52,7 @@ struct SampleParams {
   int first_id = 0;
   FoundRow* found = nullptr;  // [R]
   // Only sample_special() and process_logits() need these.
-  const int32_t *input_ids = nullptr, *sample_rows = nullptr;  // [T], [R], see Batch
+  const int32_t *input_ids = nullptr, *sample_rows = nullptr;  // [T], [R], see Step
   const int32_t* words = nullptr;                              ///< the rows' lists
   bool gathered = false;  ///< the logits are [count, vocab], of the named rows only
 };

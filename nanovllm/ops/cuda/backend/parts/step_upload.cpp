@@ -1,4 +1,4 @@
-#include "nanovllm/ops/cuda/backend/parts/step_input.h"
+#include "nanovllm/ops/cuda/backend/parts/step_upload.h"
 
 #include <algorithm>
 #include <cstring>
@@ -83,8 +83,8 @@ size_t pack_input(const Step& step, const StepSampler::Arrays& arrays, Packer pa
 
 }  // namespace
 
-void StepInput::publish(Step& step, const KvCache& kv, StepSampler& sampler,
-                        const AttentionPlan& plan) {
+void StepUpload::publish(Step& step, const KvCache& kv, StepSampler& sampler,
+                         const AttentionPlan& plan) {
   const StepSampler::Arrays arrays = sampler.arrays();
   Sent sent;
   const size_t bytes = pack_input(step, arrays, {nullptr, nullptr}, sent);

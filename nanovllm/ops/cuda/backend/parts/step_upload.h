@@ -12,9 +12,9 @@ namespace nanovllm::cuda {
 
 /// Brings the first part of a step to the device, in one buffer that the first kernel of the step
 /// reads from host memory, and provides the memory of the second part, which that kernel derives.
-class StepInput {
+class StepUpload {
  public:
-  explicit StepInput(Device& device) : device_(device) {
+  explicit StepUpload(Device& device) : device_(device) {
     for (Growing& buffer : pinned_) buffer.pinned = true;
   }
   /// Everything else about the step was planned.
