@@ -126,6 +126,15 @@ def test_a_long_prompt_is_computed_in_chunks_beside_decodes() -> None:
     assert long.completion_token_ids == [8]
 
 
+def test_log_probabilities_of_a_prompt_are_no_drawn_tokens() -> None:
+    scheduler = scheduler_of(max_num_batched_tokens=6, max_num_seqs=2)
+    seq = Sequence(PREFIX, SamplingParams(max_tokens=3, ignore_eos=True, prompt_logprobs=0))
+    scheduler.add(seq)
+    while not scheduler.is_finished():
+        step(scheduler, 9)
+    assert seq.completion_token_ids == [9] * 3
+
+
 def test_a_step_may_be_scheduled_before_the_last_one_is_postprocessed() -> None:
     scheduler = scheduler_of()
     scheduler.add(sequence([1, 2, 3], 3))
