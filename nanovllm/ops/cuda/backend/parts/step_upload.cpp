@@ -15,7 +15,7 @@ namespace {
 constexpr size_t kBytes = size_t{4} << 20;
 
 /// Places arrays in one buffer, each at a multiple of 16 bytes. The offsets are the same on the
-/// host and on the device. With a null `host` it only computes them.
+/// host and on the device. Without memory it only computes the size.
 class Packer {
  public:
   Packer(char* host, char* device) : host_(host), device_(device) {}
@@ -29,8 +29,8 @@ class Packer {
   }
   template <class T>
   std::span<T> place(size_t count) {
-    const auto address = reinterpret_cast<uintptr_t>(device_) + bytes_;
-    const std::span<T> here(reinterpret_cast<T*>(address), count);
+    T* const first = device_ == nullptr ? nullptr : reinterpret_cast<T*>(device_ + bytes_);
+    const std::span<T> here(first, first == nullptr ? 0 : count);
     bytes_ = (bytes_ + count * sizeof(T) + 15) / 16 * 16;
     return here;
   }
