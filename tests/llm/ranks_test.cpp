@@ -72,7 +72,7 @@ TEST(LibraryRanks, StepThatRank0RefusesEndsAll) {
   StepArrays arrays;
   arrays.setups.emplace_back();
   arrays.block_updates.emplace_back();
-  arrays.rows.push_back({.num_tokens = 1});
+  arrays.rows.push_back({.slot = 0, .num_tokens = 1});
   arrays.token_ids = {1};
   std::vector<std::byte> buffer;
   const StepInput step = arrays.write(0, buffer);
