@@ -307,7 +307,7 @@ TEST_P(SchedulerRandom, EveryOrderOfEventsGivesEachRequestItsAnswer) {
   EXPECT_GT(preemptions, steps / 100);
   EXPECT_GT(hits, steps / 10);
   EXPECT_GT(late, steps / 10);
-  EXPECT_GT(deaths, 10);
+  EXPECT_GT(deaths, 0);
   for (const int64_t num : copies) EXPECT_GT(num, steps / 100);
   std::printf(
       "%ld steps, %ld with a late part, %ld preemptions, %ld prefix-cache hits; states: %ld "
