@@ -41,7 +41,7 @@ struct Sequence {
   std::shared_ptr<const RequestParams> params;
   int64_t max_tokens = 0;  ///< of the answer; Scheduler::add() bounds it by the context
   uint64_t seed = 0;
-  std::unique_ptr<Constraint> constraint;  ///< null: any token may come next
+  std::shared_ptr<Constraint> constraint;  ///< null: any token may come next
   CacheSalt cache_salt;                    ///< prompts with different salts share no blocks
 
   SequenceStatus status = SequenceStatus::kWaiting;
