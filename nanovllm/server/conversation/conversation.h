@@ -22,7 +22,7 @@ struct Conversation {
 Conversation read_conversation(const Serving& serving, ChatRequest& request,
                                const std::stop_token& stop);
 
-/// The same, and adds the request for the answer to `generation`, without a writer.
+/// Reads a conversation, and adds the request for the answer to `generation`, without a writer.
 Conversation add_conversation(const Serving& serving, ChatRequest& request, Generation& generation,
                               const std::stop_token& stop);
 

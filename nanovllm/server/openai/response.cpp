@@ -21,7 +21,7 @@ void append_tool_calls(std::string& to, std::span<const ToolCall> calls) {
   to += ']';
 }
 
-/// As in OpenAI's API, the content of a message that only calls tools is null.
+/// The content of a message that only calls tools is null, as in OpenAI's API.
 void append_message(std::string& to, const AnswerParts& answer) {
   to += R"({"role":"assistant","content":)";
   if (answer.content.empty() && !answer.calls.empty()) to += "null";

@@ -47,10 +47,10 @@ class StepSampler {
   void finish(const Tensor& logits, const Step& step);
   void fetch(std::span<int32_t> token_ids, std::span<RowStatus> status,
              std::vector<Logprob>& logprobs);
-  /// As Backend::token_logprobs().
+  /// Does what Backend::token_logprobs() says.
   void token_logprobs(const Tensor& logits, const Step& step, std::span<const int32_t> targets,
                       int64_t k, std::vector<Logprob>& entries);
-  /// Of several ranks: this rank has the columns `own` of logits of `vocab_size`.
+  /// Called with several ranks, of which this one has the columns `own` of logits of `vocab_size`.
   void connect(int64_t vocab_size, Range own) { vocab_size_ = vocab_size, own_ = own; }
 
  private:
@@ -78,7 +78,7 @@ class StepSampler {
   int64_t vocab_size_ = 0;  // of the whole model; only with several ranks
   Range own_;               // this rank's part of it
 
-  // Of the step that plan() has planned.
+  // The rows of the step that plan() has planned.
   std::vector<RowParams> row_params_;
   std::vector<int32_t> special_, words_, wanted_rows_;
   std::vector<LogprobRow> wanted_;

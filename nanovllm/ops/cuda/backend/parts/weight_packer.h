@@ -16,7 +16,7 @@ class WeightPacker {
  public:
   WeightPacker(Device& device, Gemms& gemms) : device_(device), gemms_(gemms) {}
 
-  // As in Backend.
+  // They do what Backend says.
   void load(const std::function<void()>& load);
   WeightPtr pack(std::span<const WeightRows> parts, DType dtype);
   /// Frees the memory of uploads if all weights have been loaded.
