@@ -1,7 +1,9 @@
 #include "nanovllm/ops/communicator.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -179,6 +181,9 @@ void Communicator::end_waits() {
 }
 
 void Communicator::throw_aborted() const {
+  // Whoever aborts writes the reason within microseconds, unless its process ends just then.
+  for (int i = 0; i < 1000 && shared_.aborted != 2; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   if (shared_.aborted != 2) throw EngineDead("another rank failed");
   if (shared_.is_user_error != 0) throw UserError(shared_.why);
   throw EngineDead(shared_.why);
