@@ -19,12 +19,12 @@ Expr Expressions::compute_derivative(Expr e, uint32_t byte_class) {
   if (derive_depth_ >= kMaxDepth)
     throw UserError("its parts begin with one another more than " + std::to_string(kMaxDepth) +
                     " levels deep");
-  ++derive_depth_;
+  if (derive_depth_++ == 0) num_joined_ = 0;
   Expr result = Expr::kNothing;
   try {
     result = derive_parts(e, byte_class);
   } catch (...) {
-    derive_depth_ = 0;
+    derive_depth_ = join_depth_ = 0;
     throw;
   }
   --derive_depth_;
@@ -70,8 +70,7 @@ Expr Expressions::derive_parts(Expr e, uint32_t byte_class) {
       return is_viable(rest) ? rest : Expr::kNothing;
     }
     case Kind::kRepeat: {
-      const Expr rest =
-          repeat(a, n.b == 0 ? 0 : n.b - 1, n.c == kUnlimited ? kUnlimited : n.c - 1);
+      const Expr rest = repeat(a, n.b == 0 ? 0 : n.b - 1, n.c == kUnlimited ? kUnlimited : n.c - 1);
       return append(derive_class(a, byte_class), rest);
     }
     case Kind::kMultiple:

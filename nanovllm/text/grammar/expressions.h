@@ -52,10 +52,10 @@ class Expressions {
   explicit Expressions(size_t max_bytes = 64 << 20);
 
   // -- Building. Throws UserError if the expressions need more than max_bytes.
-  Expr bytes(const Bytes& set);                   ///< one byte of a set
-  Expr byte_range(uint8_t first, uint8_t last);   ///< one byte of first..last
-  Expr text(std::string_view text);               ///< these bytes
-  Expr texts(std::span<const std::string> texts); ///< one of these texts
+  Expr bytes(const Bytes& set);                    ///< one byte of a set
+  Expr byte_range(uint8_t first, uint8_t last);    ///< one byte of first..last
+  Expr text(std::string_view text);                ///< these bytes
+  Expr texts(std::span<const std::string> texts);  ///< one of these texts
   Expr sequence(Expr first, Expr then);
   Expr sequence(std::initializer_list<Expr> parts);
   Expr any_of(std::vector<Expr> alternatives);
@@ -187,6 +187,7 @@ class Expressions {
   std::vector<Viable> viable_;            // [nodes]: of intersections and complements
   size_t num_prepared_nodes_ = 0, num_prepared_alternatives_ = 0;
   uint32_t join_depth_ = 0, derive_depth_ = 0;  // of nested calls
+  size_t num_joined_ = 0;                       // alternatives, since the last byte
 };
 
 }  // namespace nanovllm::grammar

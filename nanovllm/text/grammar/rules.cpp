@@ -99,7 +99,8 @@ class LeftRecursion {
           on_stack[stack.back()] = false;
           stack.pop_back();
         }
-        if (component.size() > 1 || std::ranges::find(begins_with_[rule], rule) != begins_with_[rule].end())
+        if (component.size() > 1 ||
+            std::ranges::find(begins_with_[rule], rule) != begins_with_[rule].end())
           found.push_back(std::move(component));
       }
     }
@@ -192,8 +193,8 @@ class LeftRecursion {
   }
 
   Expressions& e_;
-  std::vector<std::vector<uint32_t>> begins_with_;   // [rules]
-  std::unordered_map<uint32_t, uint32_t> cycle_;     // the place in the cycle of each of its rules
+  std::vector<std::vector<uint32_t>> begins_with_;  // [rules]
+  std::unordered_map<uint32_t, uint32_t> cycle_;    // the place in the cycle of each of its rules
   std::unordered_map<uint32_t, Expr> not_empty_;
   uint32_t depth_ = 0;  // of nested calls of beginning()
 };
@@ -310,8 +311,8 @@ std::vector<Expr> Expressions::find_texts() {
         return is_same(n.a) ? self : repeat(renamed[n.a], n.b, n.c);
       case Kind::kBoth:
       case Kind::kComplement: {
-        const Expr e = n.kind == Kind::kBoth ? both(renamed[n.a], renamed[n.b])
-                                             : complement(renamed[n.a]);
+        const Expr e =
+            n.kind == Kind::kBoth ? both(renamed[n.a], renamed[n.b]) : complement(renamed[n.a]);
         return is_viable(e) ? e : Expr::kNothing;
       }
       default:
