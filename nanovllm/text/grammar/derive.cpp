@@ -180,15 +180,16 @@ bool Expressions::is_prefix_free(Expr e) {
   return true;
 }
 
-Expr Expressions::forget_all_but(Expr e) {
-  // What e consists of that was not there before. Parts have lower numbers than what they are in.
+void Expressions::forget_all_but(std::span<Expr> kept_states) {
+  // What they consist of that was not there before. Parts have lower numbers than what has them.
   struct Kept {
     uint32_t id;
     Node node;
     std::vector<Expr> list;
   };
   std::vector<Kept> kept;
-  std::vector<uint32_t> open{static_cast<uint32_t>(e)};
+  std::vector<uint32_t> open;
+  for (const Expr e : kept_states) open.push_back(static_cast<uint32_t>(e));
   std::unordered_set<uint32_t> seen;
   while (!open.empty()) {
     const uint32_t id = open.back();
@@ -228,9 +229,11 @@ Expr Expressions::forget_all_but(Expr e) {
     std::ranges::sort(k.list);
     renamed[k.id] = static_cast<uint32_t>(intern(k.node, k.list));
   }
-  auto id = static_cast<uint32_t>(e);
-  rename(id);
-  return static_cast<Expr>(id);
+  for (Expr& e : kept_states) {
+    auto id = static_cast<uint32_t>(e);
+    rename(id);
+    e = static_cast<Expr>(id);
+  }
 }
 
 }  // namespace nanovllm::grammar

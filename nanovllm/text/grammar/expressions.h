@@ -103,8 +103,8 @@ class Expressions {
 
   /// The memory that the expressions and their derivatives take.
   size_t num_bytes() const;
-  /// Forgets what was derived since prepare(), except for `e`, and returns its new handle.
-  Expr forget_all_but(Expr e);
+  /// Forgets what was derived since prepare(), except for `kept`, which get their new handles.
+  void forget_all_but(std::span<Expr> kept);
 
  private:
   enum class Kind : uint8_t {
