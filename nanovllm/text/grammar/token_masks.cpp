@@ -163,26 +163,32 @@ void Matcher::accept(int32_t id) {
     ended_ = true;
     return;
   }
-  for (const char byte : trie.text(id))
-    state_ = grammar_->e_->derive(state_, static_cast<uint8_t>(byte));
-  if (trie.text(id).empty()) state_ = Expr::kNothing;
-  grammar_->bound_memory();
+  const std::string_view text = trie.text(id);
+  try {
+    for (const char byte : text) state_ = grammar_->e_->derive(state_, static_cast<uint8_t>(byte));
+    grammar_->bound_memory();
+  } catch (const std::exception&) {
+    state_ = Expr::kNothing;
+  }
+  if (text.empty()) state_ = Expr::kNothing;
 }
 
 void Matcher::fill(std::span<int32_t> bits) const {
   std::ranges::fill(bits, 0);
   const std::lock_guard lock(grammar_->mutex_);
   if (!ended_) {
-    const Grammar::Mask& mask = grammar_->mask(state_);
-    std::ranges::copy_n(mask.bits.begin(), std::min(std::ssize(mask.bits), std::ssize(bits)),
-                        bits.begin());
-    for (const int32_t id : mask.ids) set_token(bits, id);
+    try {
+      const Grammar::Mask& mask = grammar_->mask(state_);
+      std::ranges::copy_n(mask.bits.begin(), std::min(std::ssize(mask.bits), std::ssize(bits)),
+                          bits.begin());
+      for (const int32_t id : mask.ids) set_token(bits, id);
+    } catch (const std::exception&) {
+      return;
+    }
   }
-  if (ended_ || state_ == Expr::kNothing || grammar_->e_->is_nullable(state_))
+  if (ended_ || grammar_->e_->is_nullable(state_))
     for (const int32_t id : grammar_->trie().end_ids()) set_token(bits, id);
 }
-
-bool Matcher::is_done() const { return ended_ || state_ == Expr::kEmpty; }
 
 bool Matcher::may_end() const {
   const std::lock_guard lock(grammar_->mutex_);

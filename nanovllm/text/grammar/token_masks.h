@@ -71,14 +71,12 @@ class Matcher : public Constraint {
   Matcher& operator=(const Matcher&) = delete;
   ~Matcher() override;
 
+  /// A language that takes too much memory or time for one of its states allows nothing there.
   void accept(int32_t id) override;
   void fill(std::span<int32_t> bits) const override;
-  /// Whether nothing but the end may come.
-  bool is_done() const;
+  bool is_done() const override { return ended_ || state_ == Expr::kEmpty; }
   /// Whether the answer may end here.
   bool may_end() const;
-  /// Whether a token that is not allowed was accepted.
-  bool has_failed() const { return state_ == Expr::kNothing; }
 
  private:
   friend class Grammar;
