@@ -12,8 +12,9 @@ namespace {
 
 // The most alternatives that derive() looks at for a byte, which takes about 50 ms.
 constexpr size_t kMaxAlternatives = 500'000;
-// Alternatives that begin alike are joined at most this far at once; derive() joins them further.
-constexpr uint32_t kMaxJoined = 100;
+// Alternatives that begin alike are joined at most this far and this often at once. derive() goes
+// on with it.
+constexpr uint32_t kMaxJoinDepth = 100, kMaxJoins = 1000;
 
 uint32_t index(Expr e) { return static_cast<uint32_t>(e); }
 
@@ -202,8 +203,10 @@ Expr Expressions::any_of(std::vector<Expr> alternatives) {
     std::vector<Expr> rests;
     for (; i < sequences.size() && sequences[i].first == first; ++i)
       rests.push_back(sequences[i].second);
-    if (rests.size() > 1 && join_depth_ < kMaxJoined) {
+    if (join_depth_ == 0) num_joins_ = 0;
+    if (rests.size() > 1 && join_depth_ < kMaxJoinDepth && num_joins_ < kMaxJoins) {
       ++join_depth_;
+      ++num_joins_;
       joined.emplace_back(any_of(std::move(rests)), first);
       --join_depth_;
     } else {
@@ -258,6 +261,15 @@ std::optional<Expressions::Repetition> Expressions::repetition(Expr e) const {
   return Repetition{static_cast<Expr>(n.a), n.b, n.c};
 }
 
+std::optional<Expressions::Difference> Expressions::difference(Expr e) const {
+  const Node& n = node(e);
+  if (n.kind != Kind::kBoth) return std::nullopt;
+  for (const auto& [from, not_in] : {std::pair(n.a, n.b), std::pair(n.b, n.a)})
+    if (nodes_[not_in].kind == Kind::kComplement)
+      return Difference{static_cast<Expr>(from), static_cast<Expr>(nodes_[not_in].a)};
+  return std::nullopt;
+}
+
 Expr Expressions::both(Expr a, Expr b) {
   if (a > b) std::swap(a, b);
   if (a == b || b == Expr::kAny) return a;
@@ -299,52 +311,35 @@ void Expressions::define(Expr rule, Expr body) {
 }
 
 std::string Expressions::name(Expr e) const {
-  constexpr size_t kMaxBytes = 64 << 10;
-  std::string text;
-  std::unordered_map<uint32_t, uint32_t> numbers;  // nodes in the order in which they are written
-  const auto put = [&text](const auto& value) {
-    text.append(reinterpret_cast<const char*>(&value), sizeof(value));
+  constexpr size_t kMaxBytes = 16 << 10;
+  const Node& n = node(e);
+  if (n.has_rules) return {};
+  std::string text(1, static_cast<char>('0' + static_cast<int>(n.kind)));
+  const auto add = [&text](std::string_view part) {
+    if (part.empty() || text.size() + part.size() > kMaxBytes) text.clear();
+    if (!text.empty()) text += part;
   };
-  const auto write = [&](auto&& self, Expr part, uint32_t depth) -> bool {
-    const auto [known, added] = numbers.try_emplace(index(part), numbers.size());
-    if (!added) {
-      put('#');
-      put(known->second);
-      return true;
-    }
-    const Node& n = node(part);
-    if (n.has_rules || text.size() > kMaxBytes || depth > 1000) return false;
-    const auto child = [&](uint32_t id) { return self(self, static_cast<Expr>(id), depth + 1); };
-    put(n.kind);
-    switch (n.kind) {
-      case Kind::kBytes:
-        for (size_t word = 0; word < 256; word += 64)
-          put(((sets_[n.a] >> word) & Bytes(~0ULL)).to_ullong());
-        return true;
-      case Kind::kSequence:
-      case Kind::kBoth:
-        return child(n.a) && child(n.b);
-      case Kind::kAnyOf:
-        put(n.b);
-        for (const Expr alternative : list(n))
-          if (!child(index(alternative))) return false;
-        return true;
-      case Kind::kRepeat:
-        put(n.b);
-        put(n.c);
-        return child(n.a);
-      case Kind::kComplement:
-        return child(n.a);
-      case Kind::kMultiple:
-        put(n.a);
-        put(n.b);
-        put(n.c);
-        return true;
-      default:
-        return true;
-    }
-  };
-  return write(write, e, 0) ? text : std::string();
+  const auto number = [](uint32_t value) { return std::to_string(value) + ","; };
+  if (n.kind == Kind::kBytes) {
+    const Bytes& set = sets_[n.a];
+    for (uint32_t i = 0; i <= 256; ++i)  // where it begins and ends
+      if ((i < 256 && set[i]) != (i > 0 && set[i - 1])) add(number(i));
+    add(";");
+  } else if (n.kind == Kind::kAnyOf) {
+    // Their order here depends on what else was built.
+    std::vector<std::string> parts;
+    for (const Expr part : list(n)) parts.push_back(name(part));
+    std::ranges::sort(parts);
+    for (const std::string& part : parts) add(part);
+    add(";");
+  } else {
+    if (has_part_a(n)) add(name(static_cast<Expr>(n.a)));
+    else add(number(n.a));
+    if (has_part_b(n)) add(name(static_cast<Expr>(n.b)));
+    else add(number(n.b));
+    add(number(n.c));
+  }
+  return text;
 }
 
 }  // namespace nanovllm::grammar

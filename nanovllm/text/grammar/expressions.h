@@ -96,6 +96,11 @@ class Expressions {
     uint32_t min, max;
   };
   std::optional<Repetition> repetition(Expr e) const;
+  struct Difference {
+    Expr from, without;
+  };
+  /// What e is if it is the texts of one language that are not in another one.
+  std::optional<Difference> difference(Expr e) const;
   /// Whether no text of e begins another one. False if this takes many steps to see.
   bool is_prefix_free(Expr e);
   /// A text that equal expressions have in every Expressions; empty if it has rules or is large.
@@ -187,6 +192,7 @@ class Expressions {
   std::vector<Viable> viable_;            // [nodes]: of intersections and complements
   size_t num_prepared_nodes_ = 0, num_prepared_alternatives_ = 0;
   uint32_t join_depth_ = 0, derive_depth_ = 0;  // of nested calls
+  uint32_t num_joins_ = 0;                      // in an outermost call of any_of()
   size_t num_joined_ = 0;                       // alternatives, since the last byte
 };
 

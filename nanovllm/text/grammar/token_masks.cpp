@@ -46,8 +46,15 @@ void Grammar::compute(Expr state, TokenBits& bits) {
   if (add_below(0, state, bits, kMaxSteps)) return;
   std::ranges::fill(bits, 0);
   const auto alternatives = e_->alternatives(state);
-  for (const Expr alternative : std::vector(alternatives.begin(), alternatives.end()))
-    if (!add_below(0, alternative, bits, kMaxSteps)) add_in_parts(alternative, bits);
+  for (const Expr alternative : std::vector(alternatives.begin(), alternatives.end())) {
+    if (add_below(0, alternative, bits, kMaxSteps)) continue;
+    const auto [first, rest] = e_->split(alternative);
+    const auto firsts = e_->alternatives(first);
+    if (firsts.size() == 1) add_in_parts(alternative, bits);
+    for (const Expr part : std::vector(firsts.begin(), firsts.end()))
+      if (firsts.size() > 1 && !add_below(0, e_->sequence(part, rest), bits, kMaxSteps))
+        add_in_parts(e_->sequence(part, rest), bits);
+  }
 }
 
 void Grammar::add_in_parts(Expr state, TokenBits& bits) {
@@ -61,13 +68,18 @@ void Grammar::add_in_parts(Expr state, TokenBits& bits) {
     add_below(0, state, bits, kUnlimitedSteps);
     return;
   }
+  Expr simple = first;
+  std::unordered_map<uint32_t, Expr> exceptions;  // nodes at which `first` is another state
+  if (const auto difference = e_->difference(first);
+      difference && find_exceptions(first, difference->without, exceptions))
+    simple = difference->from;
   uint32_t min = 0, max = kUnlimited;
   const TokenTrie::Walk* walk = nullptr;
-  if (const auto repetition = e_->repetition(first)) {
+  if (const auto repetition = e_->repetition(simple)) {
     walk = walk_of(repetition->part, true);
     if (walk != nullptr) std::tie(min, max) = std::pair(repetition->min, repetition->max);
   }
-  if (walk == nullptr) walk = walk_of(first, false);
+  if (walk == nullptr) walk = walk_of(simple, false);
   if (walk->max <= max) {
     for (size_t i = 0; i < bits.size(); ++i) bits[i] |= walk->all[i];
   } else {
@@ -78,17 +90,49 @@ void Grammar::add_in_parts(Expr state, TokenBits& bits) {
       bits[i / 32] |= static_cast<int32_t>(word);
     }
   }
+  const auto ends_at = [&](uint32_t node) {
+    if (const auto exception = exceptions.find(node); exception != exceptions.end())
+      return e_->is_nullable(exception->second);
+    const uint16_t begun = walk->nodes[node];
+    if (begun == TokenTrie::Walk::kDead || begun % 2 == 0) return false;
+    return !walk->counted || (begun / 2U >= min && begun / 2U <= max);
+  };
   for (size_t byte = 0; byte < 256; ++byte) {
     if (!leaving[byte]) continue;
     const Expr next = e_->derive(rest, static_cast<uint8_t>(byte));
     for (const auto& [parent, child] : trie_->edges(static_cast<uint8_t>(byte))) {
-      const uint16_t begun = walk->nodes[parent];
-      if (begun == TokenTrie::Walk::kDead || begun % 2 == 0) continue;
-      if (walk->counted && (begun / 2U < min || begun / 2U > max)) continue;
+      if (!ends_at(parent)) continue;
       trie_->add(bits, trie_->nodes()[child]);
       add_below(child, next, bits, kUnlimitedSteps);
     }
   }
+}
+
+/// Finds the states of `first` at the nodes on the way to the texts that it excludes. Returns false
+/// if they are many, or if a node allows no text at all.
+bool Grammar::find_exceptions(Expr first, Expr without,
+                              std::unordered_map<uint32_t, Expr>& states) {
+  const auto nodes = trie_->nodes();
+  struct Level {
+    Expr state, without;
+    uint32_t end;
+  };
+  std::vector<Level> path{{first, without, nodes[0].num_nodes}};
+  states[0] = first;
+  for (uint32_t i = 1; i < nodes.size();) {
+    while (i == path.back().end) path.pop_back();
+    const Expr next = e_->derive(path.back().without, nodes[i].byte);
+    const Expr state = e_->derive(path.back().state, nodes[i].byte);
+    if (next == Expr::kNothing) {
+      i += nodes[i].num_nodes;
+      continue;
+    }
+    if (state == Expr::kNothing || states.size() > kMaxSteps) return false;
+    states[i] = state;
+    if (nodes[i].num_nodes > 1) path.push_back({state, next, i + nodes[i].num_nodes});
+    ++i;
+  }
+  return true;
 }
 
 const TokenTrie::Walk* Grammar::walk_of(Expr part, bool repeated) {

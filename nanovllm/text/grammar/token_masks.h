@@ -29,6 +29,8 @@ class Matcher;
 ///     one serves all lengths.
 ///   - The tokens that leave the first part go on with a byte that the rest begins with. Only the
 ///     edges of such a byte, which is mostly a quote, are walked.
+///   - A first part that excludes some texts, as the names of further members exclude those that a
+///     schema has, differs from the one that excludes none only on the way to these texts.
 class Grammar {
  public:
   /// `start` is what e.prepare() returned; not kNothing.
@@ -49,6 +51,7 @@ class Grammar {
   /// them, if this takes more than `max_steps`.
   bool add_below(uint32_t node, Expr state, TokenBits& bits, size_t max_steps);
   void add_in_parts(Expr state, TokenBits& bits);
+  bool find_exceptions(Expr first, Expr without, std::unordered_map<uint32_t, Expr>& states);
   const TokenTrie::Walk* walk_of(Expr part, bool repeated);
   /// Forgets masks and states of long ago if they take much memory.
   void bound_memory();

@@ -53,19 +53,22 @@ std::string_view TokenTrie::text(int32_t id) const {
 
 std::shared_ptr<const TokenTrie::Walk> TokenTrie::walk(Expressions& e, Expr part,
                                                        bool repeated) const {
-  const bool counted = repeated && e.is_prefix_free(part);
-  if (repeated && !counted) return nullptr;
+  if (repeated && !e.is_prefix_free(part)) return nullptr;
   std::string name = e.name(part);
   if (!name.empty()) {
-    name += counted ? '*' : ' ';
+    name += repeated ? '*' : ' ';
     const std::lock_guard lock(mutex_);
-    if (const auto known = walks_.find(name); known != walks_.end()) return known->second;
+    if (const auto known = std::ranges::find(walks_, name, &NamedWalk::first);
+        known != walks_.end()) {
+      walks_.splice(walks_.begin(), walks_, known);
+      return known->second;
+    }
   }
-  auto walk = std::make_shared<const Walk>(compute_walk(e, part, counted));
+  auto walk = std::make_shared<const Walk>(compute_walk(e, part, repeated));
   if (!name.empty()) {
     const std::lock_guard lock(mutex_);
-    if (walks_.size() >= kMaxWalks) walks_.erase(walks_.begin());
-    walks_.insert_or_assign(std::move(name), walk);
+    walks_.emplace_front(std::move(name), walk);
+    if (walks_.size() > kMaxWalks) walks_.pop_back();
   }
   return walk;
 }

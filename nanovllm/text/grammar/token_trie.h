@@ -2,11 +2,12 @@
 
 #include <array>
 #include <cstdint>
-#include <map>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "nanovllm/text/grammar/expressions.h"
@@ -67,7 +68,7 @@ class TokenTrie {
   std::shared_ptr<const Walk> walk(Expressions& e, Expr part, bool repeated) const;
 
  private:
-  static constexpr size_t kMaxWalks = 32;
+  static constexpr size_t kMaxWalks = 32;  // each takes a megabyte
   Walk compute_walk(Expressions& e, Expr part, bool counted) const;
 
   std::vector<Node> nodes_;
@@ -77,7 +78,8 @@ class TokenTrie {
   std::string bytes_;
   std::vector<int32_t> end_ids_;
   mutable std::mutex mutex_;
-  mutable std::map<std::string, std::shared_ptr<const Walk>> walks_;  // by Expressions::name()
+  using NamedWalk = std::pair<std::string, std::shared_ptr<const Walk>>;
+  mutable std::list<NamedWalk> walks_;  // by Expressions::name(), the last used first
 };
 
 }  // namespace nanovllm::grammar
