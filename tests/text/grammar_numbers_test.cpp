@@ -18,7 +18,7 @@ Language number_language(const NumberForm& form) {
 }
 
 std::string number_error(const NumberForm& form) {
-  return error_of_building([&](Expressions& e) { number(e, form, "#/maximum"); });
+  return refusal([&](Expressions& e) { number(e, form, "#/maximum"); });
 }
 
 /// A number as a text with this many digits behind the point, of which `hundredths` tells two.
@@ -53,14 +53,14 @@ void check_range(bool integer, const std::optional<TestEnd>& min, const std::opt
       if (i % (num_digits == 0 ? 100 : num_digits == 1 ? 10 : 1) != 0) continue;
       const bool expected = is_in && (!integer || num_digits == 0);
       const std::string text = number_text(i, num_digits);
-      ASSERT_EQ(language.contains(text), expected)
+      ASSERT_EQ(language.has(text), expected)
           << text << " min " << (min ? number_text(min->hundredths, 2) : "-")
           << (min && min->exclusive) << " max " << (max ? number_text(max->hundredths, 2) : "-")
           << (max && max->exclusive) << " multiple of " << multiple;
       if (i == 0) {
-        ASSERT_EQ(language.contains("-" + text), expected) << "-" << text;
+        ASSERT_EQ(language.has("-" + text), expected) << "-" << text;
       }
-      ASSERT_FALSE(language.contains((i < 0 ? "-0" : "0") + text.substr(i < 0)))
+      ASSERT_FALSE(language.has((i < 0 ? "-0" : "0") + text.substr(i < 0)))
           << "a leading zero: " << text;
     }
   }
@@ -95,23 +95,23 @@ TEST(GrammarNumbers, MultiplesHoldExactlyTheirNumbers) {
 TEST(GrammarNumbers, FormsWithoutBounds) {
   Language integers = number_language({.integer = true}), numbers = number_language({});
   for (const std::string text : {"0", "-0", "7", "-10", "12345678901234567890123"}) {
-    EXPECT_TRUE(integers.contains(text)) << text;
-    EXPECT_TRUE(numbers.contains(text)) << text;
+    EXPECT_TRUE(integers.has(text)) << text;
+    EXPECT_TRUE(numbers.has(text)) << text;
   }
   for (const std::string text : {"0.5", "-1.0", "1e5", "1E+05", "-0.00e-7"}) {
-    EXPECT_FALSE(integers.contains(text)) << text;
-    EXPECT_TRUE(numbers.contains(text)) << text;
+    EXPECT_FALSE(integers.has(text)) << text;
+    EXPECT_TRUE(numbers.has(text)) << text;
   }
   for (const std::string text :
        {"", "-", "01", "+1", ".5", "1.", "1e", "1e+", "0x1", "--1", "NaN", " 1"}) {
-    EXPECT_FALSE(integers.contains(text)) << text;
-    EXPECT_FALSE(numbers.contains(text)) << text;
+    EXPECT_FALSE(integers.has(text)) << text;
+    EXPECT_FALSE(numbers.has(text)) << text;
   }
 }
 
 TEST(GrammarNumbers, BoundsAreExact) {
   const auto accepts = [](const std::string& max, const std::string& text) {
-    return number_language({.max = Bound{max, false}}).contains(text);
+    return number_language({.max = Bound{max, false}}).has(text);
   };
   EXPECT_TRUE(accepts("9007199254740993", "9007199254740993"));
   EXPECT_FALSE(accepts("9007199254740993", "9007199254740993.0000000000000000000000001"));
@@ -151,17 +151,17 @@ TEST(GrammarNumbers, RefusesWhatIsNoNumberOrTooLong) {
   for (const std::string text : {"1e300", "0.00000000001", "2147483649", "1.2345678901"})
     EXPECT_THAT(number_error({.multiple_of = text}), ::testing::HasSubstr("too many digits"))
         << text;
-  EXPECT_EQ(number_error({.multiple_of = "2147483648"}), "no error");
+  EXPECT_EQ(number_error({.multiple_of = "2147483648"}), "");
 }
 
 TEST(GrammarNumbers, SmallAndLargeMultiples) {
-  EXPECT_TRUE(number_language({.multiple_of = "0.0001"}).contains("0.0075"));
-  EXPECT_FALSE(number_language({.multiple_of = "0.0001"}).contains("0.00751"));
-  EXPECT_TRUE(number_language({.multiple_of = "1e-8"}).contains("-12391239123"));
-  EXPECT_TRUE(number_language({.integer = true, .multiple_of = "2147483648"})
-                  .contains("4611686018427387904"));
-  EXPECT_FALSE(number_language({.integer = true, .multiple_of = "2147483648"})
-                   .contains("4611686018427387905"));
+  EXPECT_TRUE(number_language({.multiple_of = "0.0001"}).has("0.0075"));
+  EXPECT_FALSE(number_language({.multiple_of = "0.0001"}).has("0.00751"));
+  EXPECT_TRUE(number_language({.multiple_of = "1e-8"}).has("-12391239123"));
+  EXPECT_TRUE(
+      number_language({.integer = true, .multiple_of = "2147483648"}).has("4611686018427387904"));
+  EXPECT_FALSE(
+      number_language({.integer = true, .multiple_of = "2147483648"}).has("4611686018427387905"));
 }
 
 // -- Formats.
@@ -183,7 +183,7 @@ TEST(GrammarFormats, AgreeWithTheTestSuiteOfJsonSchema) {
       auto text = instance[0].get<std::string>();
       if (instance.size() != 2 || !text.starts_with('"')) continue;
       text = text.substr(1, text.size() - 2);
-      EXPECT_EQ(language.contains(text), instance[1].get<bool>()) << name << " " << text;
+      EXPECT_EQ(language.has(text), instance[1].get<bool>()) << name << " " << text;
       ++num_rows;
     }
   }
@@ -201,9 +201,9 @@ TEST(GrammarFormats, DatesAreThoseOfTheCalendar) {
                                        std::chrono::day(day))
                             .ok();
         const std::string text = fmt::format("{:04}-{:02}-{:02}", year, month, day);
-        ASSERT_EQ(dates.contains(text), is_date) << text;
+        ASSERT_EQ(dates.has(text), is_date) << text;
         if (day == 29) {
-          ASSERT_EQ(times.contains(text + "T23:59:59.5-23:59"), is_date) << text;
+          ASSERT_EQ(times.has(text + "T23:59:59.5-23:59"), is_date) << text;
         }
       }
 }
@@ -224,12 +224,12 @@ TEST(GrammarFormats, AddressesAgreeWithTheSystem) {
     in6_addr address;
     const bool is_valid = inet_pton(AF_INET6, text.c_str(), &address) == 1;
     num_valid += is_valid;
-    ASSERT_EQ(v6.contains(text), is_valid) << text;
+    ASSERT_EQ(v6.has(text), is_valid) << text;
   }
   EXPECT_GT(num_valid, 1000);
   for (int byte = 0; byte < 1100; ++byte) {
-    EXPECT_EQ(v4.contains(fmt::format("{}.2.{}.255", byte, byte)), byte < 256);
-    EXPECT_FALSE(v4.contains(fmt::format("0{}.2.3.4", byte)));
+    EXPECT_EQ(v4.has(fmt::format("{}.2.{}.255", byte, byte)), byte < 256);
+    EXPECT_FALSE(v4.has(fmt::format("0{}.2.3.4", byte)));
   }
 }
 
@@ -237,10 +237,8 @@ TEST(GrammarFormats, ATextIsTakenOrNot) {
   const auto check = [](const std::string& name, const std::vector<std::string>& members,
                         const std::vector<std::string>& others) {
     Language language = format_language(name);
-    for (const std::string& text : members)
-      EXPECT_TRUE(language.contains(text)) << name << " " << text;
-    for (const std::string& text : others)
-      EXPECT_FALSE(language.contains(text)) << name << " " << text;
+    for (const std::string& text : members) EXPECT_TRUE(language.has(text)) << name << " " << text;
+    for (const std::string& text : others) EXPECT_FALSE(language.has(text)) << name << " " << text;
   };
   const std::string label(63, 'a'), long_name = label + "." + label + "." + label + ".";
   check("hostname", {"a", "a-b.c1", label, long_name + std::string(61, 'b')},

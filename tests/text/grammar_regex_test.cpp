@@ -22,7 +22,7 @@ Language regex_language(const std::string& pattern, const RegexOptions& options 
 }
 
 std::string regex_error(const std::string& pattern) {
-  return error_of_building([&](Expressions& e) { parse_regex(e, pattern, {}, "body.regex"); });
+  return refusal([&](Expressions& e) { parse_regex(e, pattern, {}, "body.regex"); });
 }
 
 std::string times(const std::string& part, size_t n) {
@@ -111,9 +111,9 @@ TEST(GrammarRegex, AgreesWithPcreOnRandomPatterns) {
     Language json = regex_language(pattern, {Coding::kJsonString, anywhere});
     for (const std::string& text : texts) {
       const bool expected = pcre.matches(text);
-      ASSERT_EQ(plain.contains(text), expected)
+      ASSERT_EQ(plain.has(text), expected)
           << pattern << " anywhere: " << anywhere << " " << Json(text).dump();
-      ASSERT_EQ(json.contains(in_json(text)), expected) << pattern << " " << Json(text).dump();
+      ASSERT_EQ(json.has(in_json(text)), expected) << pattern << " " << Json(text).dump();
     }
   }
 }
@@ -124,11 +124,11 @@ TEST(GrammarRegex, AgreesWithTheRowsOfOtherEngines) {
   for (const Json& row : read_json_lines(path)) {
     const auto pattern = row["spec"].get<std::string>();
     const bool is_refused = row["rows"].front().size() == 1;
-    EXPECT_EQ(regex_error(pattern) != "no error", is_refused) << pattern;
+    EXPECT_EQ(regex_error(pattern) != "", is_refused) << pattern;
     if (is_refused) continue;
     Language language = regex_language(pattern);
     for (const Json& text : row["rows"])
-      EXPECT_EQ(language.contains(text[0].get<std::string>()), text[1].get<bool>())
+      EXPECT_EQ(language.has(text[0].get<std::string>()), text[1].get<bool>())
           << pattern << " " << text.dump();
   }
 }
@@ -138,8 +138,8 @@ TEST(GrammarRegex, AnchorsMayStandWhereTheyCanMatch) {
                         const std::vector<std::string>& members,
                         const std::vector<std::string>& others) {
     Language language = regex_language(pattern, {Coding::kUtf8, anywhere});
-    for (const std::string& text : members) EXPECT_TRUE(language.contains(text)) << pattern << text;
-    for (const std::string& text : others) EXPECT_FALSE(language.contains(text)) << pattern << text;
+    for (const std::string& text : members) EXPECT_TRUE(language.has(text)) << pattern << text;
+    for (const std::string& text : others) EXPECT_FALSE(language.has(text)) << pattern << text;
   };
   check("(^$)|(^ab$)", true, {"", "ab"}, {"a", "xab", "abx", "\n"});
   check("^a|b$", true, {"a", "ax", "xb", "b"}, {"xa", "bx", ""});
@@ -196,7 +196,7 @@ TEST(GrammarRegex, ClassesAgreeWithPcreForEveryCharacter) {
     const CodePoints all = CodePoints::all();
     for (const auto& [first, last] : all.ranges())
       for (char32_t c = first; c <= last; c += c < 0x30000 || c % 0x10000 > 0xFFF0 ? 1 : 13)
-        if (language.contains(to_utf8(c)) != pcre.matches(to_utf8(c)) && ++num_wrong < 5)
+        if (language.has(to_utf8(c)) != pcre.matches(to_utf8(c)) && ++num_wrong < 5)
           ADD_FAILURE() << pattern << Json(to_utf8(c)).dump() << " " << std::hex << uint32_t{c};
   }
 }
@@ -209,26 +209,26 @@ TEST(GrammarRegex, TakesOnlyWellFormedUtf8) {
     for (size_t n = random.below(5); n > 0; --n)
       bytes +=
           static_cast<char>(random.below(3) == 0 ? random.below(256) : 0x80 + random.below(0x78));
-    EXPECT_EQ(any.contains(bytes), is_utf8(bytes));
+    EXPECT_EQ(any.has(bytes), is_utf8(bytes));
   }
   for (const std::string bytes :
        {"\xC0\x80", "\xE0\x9F\xBF", "\xED\xA0\x80", "\xF0\x8F\xBF\xBF", "\xF4\x90\x80\x80"})
-    EXPECT_FALSE(any.contains(bytes));
+    EXPECT_FALSE(any.has(bytes));
 }
 
 TEST(GrammarRegex, EscapesInJsonAreTheShortestOnes) {
   Language any = regex_language("(?s).*", {Coding::kJsonString, false});
   for (const std::string text : {"a\\n", "\\\"", "\\\\", "\\b\\f\\r\\t", "\\u0001", "\\u001f",
                                  "\\u001F", "/", "\x7F", "\u00e9"})
-    EXPECT_TRUE(any.contains(text)) << text;
+    EXPECT_TRUE(any.has(text)) << text;
   for (const std::string text :
        {"\n", "\"", "\\", "\\u000a", "\\u0009", "\\u0041", "\\/", "\\u002", "\\a", "\\u0020"})
-    EXPECT_FALSE(any.contains(text)) << text;
+    EXPECT_FALSE(any.has(text)) << text;
   Language one =
       Language([](Expressions& e) { return written(e, "a\"\u00e9\n\x0B", Coding::kJsonString); });
-  EXPECT_TRUE(one.contains("a\\\"\u00e9\\n\\u000b"));
-  EXPECT_TRUE(one.contains("a\\\"\u00e9\\n\\u000B"));
-  EXPECT_FALSE(one.contains("a\\\"\u00e9\\n\\u001b"));
+  EXPECT_TRUE(one.has("a\\\"\u00e9\\n\\u000b"));
+  EXPECT_TRUE(one.has("a\\\"\u00e9\\n\\u000B"));
+  EXPECT_FALSE(one.has("a\\\"\u00e9\\n\\u001b"));
 }
 
 TEST(GrammarRegex, LiteralsThatPeopleDoNotEscape) {
@@ -252,11 +252,11 @@ TEST(GrammarRegex, LiteralsThatPeopleDoNotEscape) {
                                                         {"a(?i)b|c", "C"},
                                                         {"(?i-s:A)", "a"},
                                                         {"\\\\", "\\"}})
-    EXPECT_TRUE(regex_language(pattern).contains(text)) << pattern;
-  EXPECT_TRUE(regex_language("(?i)\\p{Lu}+").contains("aB\u00e9"));
-  EXPECT_FALSE(regex_language("(?i)\\P{Lu}").contains("a"));
-  EXPECT_FALSE(regex_language("(?i:a)B").contains("ab"));
-  EXPECT_FALSE(regex_language("(a(?i)b)c").contains("aBC"));
+    EXPECT_TRUE(regex_language(pattern).has(text)) << pattern;
+  EXPECT_TRUE(regex_language("(?i)\\p{Lu}+").has("aB\u00e9"));
+  EXPECT_FALSE(regex_language("(?i)\\P{Lu}").has("a"));
+  EXPECT_FALSE(regex_language("(?i:a)B").has("ab"));
+  EXPECT_FALSE(regex_language("(a(?i)b)c").has("aBC"));
 }
 
 TEST(GrammarRegex, RefusesByName) {
@@ -337,9 +337,9 @@ TEST(GrammarRegex, HostilePatternsEndQuickly) {
   Language deep = regex_language("((a{1000}){1000}){10}");
   EXPECT_TRUE(deep.begins_with(std::string(100000, 'a')));
   Language exact = regex_language("((a{10}){10}){10}");
-  EXPECT_TRUE(exact.contains(std::string(1000, 'a')));
-  EXPECT_FALSE(exact.contains(std::string(999, 'a')));
-  EXPECT_FALSE(exact.contains(std::string(1001, 'a')));
+  EXPECT_TRUE(exact.has(std::string(1000, 'a')));
+  EXPECT_FALSE(exact.has(std::string(999, 'a')));
+  EXPECT_FALSE(exact.has(std::string(1001, 'a')));
 }
 
 }  // namespace

@@ -9,15 +9,15 @@ namespace nanovllm::grammar {
 
 namespace {
 
-constexpr uint32_t kMaxDepth = 10'000;
+constexpr uint32_t kMaxDeriveDepth = 10'000;
 constexpr size_t kMaxSearchSteps = 100'000;
 
 }  // namespace
 
 Expr Expressions::compute_derivative(Expr e, uint32_t byte_class) {
   if (e == Expr::kNothing || e == Expr::kEmpty) return Expr::kNothing;
-  if (derive_depth_ >= kMaxDepth)
-    throw UserError("its parts begin with one another more than " + std::to_string(kMaxDepth) +
+  if (derive_depth_ >= kMaxDeriveDepth)
+    throw UserError("its parts begin with one another more than " + std::to_string(kMaxDeriveDepth) +
                     " levels deep");
   if (derive_depth_++ == 0) num_joined_ = 0;
   Expr result = Expr::kNothing;

@@ -11,7 +11,7 @@ namespace nanovllm::grammar {
 namespace {
 
 // The most alternatives that derive() looks at for a byte, which takes about 50 ms.
-constexpr size_t kMaxWork = 500'000;
+constexpr size_t kMaxAlternatives = 500'000;
 // Alternatives that begin alike are joined at most this far at once; derive() joins them further.
 constexpr uint32_t kMaxJoined = 100;
 
@@ -189,8 +189,8 @@ Expr Expressions::any_of(std::vector<Expr> alternatives) {
   }
   if (any) return Expr::kAny;
   num_joined_ += sequences.size();
-  if (!representatives_.empty() && num_joined_ > kMaxWork)
-    throw UserError("it needs more than " + std::to_string(kMaxWork) +
+  if (!representatives_.empty() && num_joined_ > kMaxAlternatives)
+    throw UserError("it needs more than " + std::to_string(kMaxAlternatives) +
                     " alternatives to follow one byte");
   // x y | x z is x (y | z), and [a] z | [b] z is [ab] z.
   std::ranges::sort(sequences);

@@ -1,5 +1,9 @@
 #include "nanovllm/text/grammar/json_text.h"
 
+#include <algorithm>
+#include <cmath>
+
+#include "nanovllm/base/strings/utf8.h"
 #include "nanovllm/text/grammar/code_points.h"
 #include "nanovllm/text/grammar/regex.h"
 
@@ -57,6 +61,22 @@ Expr JsonText::quoted(Expressions& e, Expr body) const {
 
 Expr JsonText::quoted(Expressions& e, std::string_view text) const {
   return quoted(e, written(e, text, Coding::kJsonString));
+}
+
+bool is_integer(const Json& number) {
+  if (number.is_number_integer()) return true;
+  const double value = number.get<double>();
+  return value == std::trunc(value) && std::abs(value) < 0x1p53;
+}
+
+std::string decimal(const Json& number) {
+  const bool is_whole_real = number.is_number_float() && is_integer(number);
+  return is_whole_real ? std::to_string(number.get<int64_t>()) : number.dump();
+}
+
+size_t num_code_points(std::string_view text) {
+  return static_cast<size_t>(
+      std::count_if(text.begin(), text.end(), [](char c) { return !is_continuation(c); }));
 }
 
 }  // namespace nanovllm::grammar

@@ -22,4 +22,9 @@ struct JsonText {
   Expr quoted(Expressions& e, std::string_view text) const;
 };
 
+/// Whether a number has no fraction, and how it is written then: 1.0 as 1.
+bool is_integer(const Json& number);
+std::string decimal(const Json& number);
+size_t num_code_points(std::string_view text);
+
 }  // namespace nanovllm::grammar

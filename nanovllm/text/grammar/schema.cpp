@@ -5,9 +5,9 @@
 
 #include "nanovllm/base/check.h"
 #include "nanovllm/text/grammar/formats.h"
+#include "nanovllm/text/grammar/json_text.h"
 #include "nanovllm/text/grammar/numbers.h"
 #include "nanovllm/text/grammar/regex.h"
-#include "nanovllm/text/grammar/schema_keywords.h"
 
 namespace nanovllm::grammar {
 
@@ -50,6 +50,19 @@ bool is_multiple(const Json& value, const Json& divisor, const std::string& wher
 
 const Json kNoSchema = false;
 
+Expr texts_of(Expressions& e, const StringRule& rule, Coding coding,
+              const SchemaDocument& document) {
+  if (rule.is_format) {
+    const std::optional<Expr> known = format(e, rule.text, coding);
+    if (!known)
+      fail("{}: the format \"{}\" is not supported", document.place(*rule.place), rule.text);
+    return *known;
+  }
+  return document.located(*rule.place, [&](const std::string& where) {
+    return parse_regex(e, rule.text, {.coding = coding, .anywhere = true}, where);
+  });
+}
+
 void add_term(Terms& terms, const Term& term) {
   const Json always = term.kind == Term::Kind::kSchema;
   const bool is_trivial = term.kind != Term::Kind::kValue &&
@@ -65,7 +78,7 @@ Alternatives Schemas::expand(const Terms& terms) {
   outer.swap(open_);  // a member or an element may be of the schema that contains it
   const Types outer_context = context_;
   context_.set();
-  for (const Term& term : terms) context_ &= Keywords(*this).possible_types(term);
+  for (const Term& term : terms) context_ &= possible_types(*this, term);
   std::vector<Alternatives> factors;
   for (const Term& term : terms) factors.push_back(resolve(term));
   Alternatives result = product(std::move(factors));
@@ -81,7 +94,12 @@ Alternatives Schemas::resolve(const Term& term) {
     fail("{}: more than {} references or combinations in a row", document_.place(*term.json),
          kMaxOpen);
   open_.push_back(term);
-  Alternatives result = Keywords(*this).expand(term);
+  const Types outer_context = context_;
+  context_ &= possible_types(*this, term);
+  Alternatives result = expand_term(*this, term);
+  for (Alternative& a : result) a.types &= context_;
+  std::erase_if(result, [](const Alternative& a) { return a.types.none(); });
+  context_ = outer_context;
   open_.pop_back();
   return result;
 }
@@ -171,7 +189,7 @@ bool Schemas::is_possible(Alternative& a) {
       const auto order = *a.min <=> *a.max;
       if (order > 0 || (order == 0 && (a.min_exclusive || a.max_exclusive))) a.types &= ~kNumbers;
     }
-    if (a.lengths.min > a.lengths.max) a.types.reset(kString);
+    if (a.lengths.min > a.lengths.max || !is_possible(a.strings)) a.types.reset(kString);
   }
   for (const Type type : {kArray, kObject})
     if (a.types[type] && has_impossible_part(a, type)) a.types.reset(type);
@@ -217,7 +235,7 @@ Terms Schemas::member(const Alternative& object, std::string_view name) {
       is_listed = true;
     }
     for (const auto& [pattern, term] : rules->patterns)
-      if (matches("pattern", std::string(pattern), name, *term.json)) {
+      if (matches({pattern, term.json}, name)) {
         add_term(terms, term);
         is_listed = true;
       }
@@ -245,26 +263,34 @@ Terms Schemas::element(const Alternative& array, size_t index) {
   return terms;
 }
 
-bool Schemas::matches(std::string_view keyword, const std::string& rule, std::string_view text,
-                      const Json& schema) {
-  const std::string key = fmt::format("{} {}", keyword, rule);
-  auto it = testers_.find(key);
+bool Schemas::matches(const StringRule& rule, std::string_view text) {
+  auto it = testers_.find({rule.is_format, rule.text});
   if (it == testers_.end()) {
     Tester tester{std::make_unique<Expressions>(), Expr::kNothing};
     Expressions& e = *tester.expressions;
-    std::optional<Expr> expr;
-    if (keyword == "format") expr = format(e, rule, Coding::kUtf8);
-    else
-      expr = document_.located(schema, [&](const std::string& where) {
-        return parse_regex(e, rule, {.coding = Coding::kUtf8, .anywhere = true}, where);
-      });
-    if (!expr) document_.refuse(schema, keyword, fmt::format("\"{}\" is not supported", rule));
-    tester.expr = e.prepare(*expr);
-    it = testers_.emplace(key, std::move(tester)).first;
+    tester.expr = e.prepare(texts_of(e, rule, Coding::kUtf8, document_));
+    it = testers_.emplace(std::pair(rule.is_format, rule.text), std::move(tester)).first;
   }
   Expr state = it->second.expr;
   for (const char c : text) state = it->second.expressions->derive(state, static_cast<uint8_t>(c));
   return it->second.expressions->is_nullable(state);
+}
+
+bool Schemas::is_possible(const std::vector<StringRule>& rules) {
+  if (rules.size() < 2) return true;
+  const auto [it, is_new] = possible_.try_emplace(rules, true);
+  if (!is_new) return it->second;
+  Expressions e;
+  Expr all = Expr::kAny;
+  for (const StringRule& rule : rules) {
+    const Expr texts = texts_of(e, rule, Coding::kUtf8, document_);
+    all = e.both(all, rule.negated ? e.complement(texts) : texts);
+  }
+  try {
+    it->second = e.prepare(all) != Expr::kNothing;
+  } catch (const UserError&) {  // it takes too long to know
+  }
+  return it->second;
 }
 
 bool Schemas::allows(const Alternative& a, const Json& value) {
@@ -274,10 +300,8 @@ bool Schemas::allows(const Alternative& a, const Json& value) {
     const std::string& text = value.string();
     const size_t len = num_code_points(text);
     if (len < a.lengths.min || len > a.lengths.max) return false;
-    return std::all_of(a.strings.begin(), a.strings.end(), [&](const StringRule& rule) {
-      const Json& schema = *rule.schema;
-      return matches(rule.keyword, schema[rule.keyword].string(), text, schema) != rule.negated;
-    });
+    return std::all_of(a.strings.begin(), a.strings.end(),
+                       [&](const StringRule& rule) { return matches(rule, text) != rule.negated; });
   }
   if (a.min != nullptr && (value < *a.min || (a.min_exclusive && value == *a.min))) return false;
   if (a.max != nullptr && (value > *a.max || (a.max_exclusive && value == *a.max))) return false;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "nanovllm/base/json.h"
+#include "nanovllm/text/grammar/code_points.h"
 #include "nanovllm/text/grammar/expressions.h"
 #include "nanovllm/text/grammar/schema_document.h"
 
@@ -40,12 +41,12 @@ struct Limits {
   bool operator==(const Limits&) const = default;
 };
 
-/// `pattern` or `format`, or the opposite of one.
+/// A `pattern` or a `format`, or the opposite of one.
 struct StringRule {
-  const Json* schema = nullptr;
-  const char* keyword = nullptr;
-  bool negated = false;
-  bool operator==(const StringRule&) const = default;
+  std::string_view text;
+  const Json* place = nullptr;  ///< for messages
+  bool is_format = false, negated = false;
+  auto operator<=>(const StringRule&) const = default;
 };
 
 /// What one schema says about members. `additional` is for names that are in neither list of it,
@@ -56,6 +57,7 @@ struct ObjectRules {
   std::optional<Term> additional, names;
   std::vector<std::string_view> required;
   size_t order = 0;  ///< in which the document names it
+  static constexpr size_t kLast = size_t{1} << 32;
 
   void add(std::string_view name, const Term& term) {
     if (by_name.emplace(name, term).second) properties.emplace_back(name, term);
@@ -109,39 +111,56 @@ class Schemas {
   /// The conditions on the member `name`, or on the element at `index`.
   Terms member(const Alternative& object, std::string_view name);
   static Terms element(const Alternative& array, size_t index);
-  /// Whether the text satisfies a `pattern` or a `format`, both without being negated.
-  bool matches(std::string_view keyword, const std::string& rule, std::string_view text,
-               const Json& schema);
-  /// Whether a number or a string satisfies an alternative.
-  bool allows(const Alternative& a, const Json& value);
+
+  // -- For the keywords: parts of the schema that is being expanded.
+  Alternatives resolve(const Term& term);
+  Alternatives product(const Alternatives& a, const Alternatives& b);
+  /// The product of all, beginning with those that have the fewest alternatives.
+  Alternatives product(std::vector<Alternatives> factors);
+  size_t next_order() { return num_rules_++; }
 
  private:
-  friend class Keywords;
   struct Tester {
     std::unique_ptr<Expressions> expressions;
     Expr expr;
   };
 
-  Alternatives resolve(const Term& term);
-  Alternatives product(const Alternatives& a, const Alternatives& b);
-  /// The product of all, beginning with those that have the fewest alternatives.
-  Alternatives product(std::vector<Alternatives> factors);
   std::optional<Alternative> both(const Alternative& a, const Alternative& b);
   bool is_possible(Alternative& a);
   bool has_impossible_part(const Alternative& a, Type type);
+  /// Whether some text satisfies all rules.
+  bool is_possible(const std::vector<StringRule>& rules);
+  /// Whether a number or a string satisfies all but `values`.
+  bool allows(const Alternative& a, const Json& value);
+  bool matches(const StringRule& rule, std::string_view text);
   void count_work(size_t amount);
   std::string here() const;  ///< the place of the schema that is being resolved
 
   const SchemaDocument& document_;
-  std::map<std::string, Tester, std::less<>> testers_;
-  std::vector<Term> open_;         ///< the terms that are being resolved
-  Types context_ = Types().set();  ///< the types that the value can have, by what is around
+  std::map<std::pair<bool, std::string_view>, Tester> testers_;  ///< by format and text
+  std::map<std::vector<StringRule>, bool> possible_;
   std::map<std::pair<int, Terms>, bool> impossible_;  ///< by depth_
+  std::vector<Term> open_;                            ///< the terms that are being resolved
+  Types context_ = Types().set();  ///< the types that the value can have, by what is around
   size_t work_ = 0, num_rules_ = 0;
   int depth_ = 0;
 };
 
 void add_term(Terms& terms, const Term& term);
 extern const Json kNoSchema;  ///< the schema false
+
+/// The texts of a rule, not negated.
+Expr texts_of(Expressions& e, const StringRule& rule, Coding coding,
+              const SchemaDocument& document);
+
+// -- schema_keywords.cpp
+
+/// The meaning of a keyword, or its opposite. A schema is the product of its keywords; the opposite
+/// of a schema is the union of their opposites.
+Alternatives expand_keyword(Schemas& schemas, const Json& schema, std::string_view keyword,
+                            bool negated = false);
+Alternatives expand_term(Schemas& schemas, const Term& term);
+/// Types outside of which no value satisfies the term, as far as that is easy to see.
+Types possible_types(Schemas& schemas, const Term& term, int depth = 0);
 
 }  // namespace nanovllm::grammar

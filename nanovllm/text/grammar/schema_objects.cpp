@@ -129,7 +129,8 @@ Expr SchemaValues::other_member(const Alternative& a, const std::vector<std::str
     for (const auto& [text, term] : rules->patterns)
       if (std::find(patterns.begin(), patterns.end(), text) == patterns.end()) {
         patterns.push_back(text);
-        matching.push_back(pattern(text, *term.json));
+        matching.push_back(
+            texts_of(e_, {text, term.json}, Coding::kJsonString, schemas_.document()));
       }
   require(patterns.size() <= kMaxPatterns, "{}: more than {} patternProperties in one object",
           schemas_.document().where(), kMaxPatterns);

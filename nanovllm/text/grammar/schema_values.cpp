@@ -4,10 +4,8 @@
 
 #include "nanovllm/base/check.h"
 #include "nanovllm/text/grammar/code_points.h"
-#include "nanovllm/text/grammar/formats.h"
 #include "nanovllm/text/grammar/numbers.h"
 #include "nanovllm/text/grammar/regex.h"
-#include "nanovllm/text/grammar/schema_keywords.h"
 
 namespace nanovllm::grammar {
 
@@ -80,12 +78,6 @@ Expr SchemaValues::written_value(const Json& value) {
   return e_.any_of({e_.text(value.dump()), e_.text(decimal(value))});
 }
 
-Expr SchemaValues::pattern(std::string_view pattern, const Json& from) {
-  return schemas_.document().located(from, [&](const std::string& where) {
-    return parse_regex(e_, pattern, {.coding = Coding::kJsonString, .anywhere = true}, where);
-  });
-}
-
 Expr SchemaValues::number(const Alternative& a) {
   const std::string& where = schemas_.document().where();
   NumberForm form;
@@ -131,16 +123,8 @@ Expr SchemaValues::string_body(const Alternative& a) {
                   ? e_.repeat(json_.character, a.lengths.min, a.lengths.max)
                   : Expr::kAny;
   for (const StringRule& rule : a.strings) {
-    const Json& schema = *rule.schema;
-    const std::string& text = schema[rule.keyword].string();
-    std::optional<Expr> texts_of_rule;
-    if (std::string_view(rule.keyword) == "format")
-      texts_of_rule = format(e_, text, Coding::kJsonString);
-    else texts_of_rule = pattern(text, schema[rule.keyword]);
-    if (!texts_of_rule)
-      schemas_.document().refuse(schema, rule.keyword,
-                                 fmt::format("\"{}\" is not supported", text));
-    const Expr part = rule.negated ? e_.complement(*texts_of_rule) : *texts_of_rule;
+    const Expr all = texts_of(e_, rule, Coding::kJsonString, schemas_.document());
+    const Expr part = rule.negated ? e_.complement(all) : all;
     body = body == Expr::kAny ? part : e_.both(body, part);
   }
   for (const Json* value : a.excluded)

@@ -35,8 +35,6 @@ class SchemaValues {
   Expr string(const Alternative& a);
   /// What stands between the quotes, in the coding of written().
   Expr string_body(const Alternative& a);
-  /// Texts with a match of a regular expression, in the same coding.
-  Expr pattern(std::string_view pattern, const Json& from);
   Expr array(const Alternative& a);
   Expr object(const Alternative& a);
   Expr members(const std::vector<Member>& named, Expr other, const Limits& limits);

@@ -14,4 +14,10 @@ namespace nanovllm::grammar {
 Expr parse_structural_tag(Expressions& e, const Json& spec, const JsonSchemaOptions& options,
                           const std::string& where);
 
+/// The members of an object as parameters of a function call: <parameter=name>value</parameter> in
+/// the style "qwen_xml". Strings are plain text, and other values are JSON. Like
+/// parse_structural_tag() it throws UserError.
+Expr parse_xml_parameters(Expressions& e, const Json& schema, const std::string& style,
+                          const JsonSchemaOptions& options, const std::string& where);
+
 }  // namespace nanovllm::grammar
