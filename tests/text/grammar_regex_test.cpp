@@ -22,7 +22,7 @@ Language regex_language(const std::string& pattern, const RegexOptions& options 
 }
 
 std::string regex_error(const std::string& pattern) {
-  return refusal([&](Expressions& e) { parse_regex(e, pattern, {}, "body.regex"); });
+  return refusal([&](Expressions& e) { return parse_regex(e, pattern, {}, "body.regex"); });
 }
 
 std::string times(const std::string& part, size_t n) {
