@@ -332,7 +332,7 @@ TEST(GrammarRegex, HostilePatternsEndQuickly) {
         times("(?i)", 16000), "(?m)" + times("^$", 32000),
         times("\\p{Greek}\\p{greek}\\p{GREEK}", 2400)})
     regex_error(pattern);
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(60));
 
   Language deep = regex_language("((a{1000}){1000}){10}");
   EXPECT_TRUE(deep.begins_with(std::string(100000, 'a')));
