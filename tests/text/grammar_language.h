@@ -23,6 +23,12 @@ class Language {
     }
     return e_.is_nullable(state);
   }
+  /// Whether a text of the language begins with this one.
+  bool begins_with(std::string_view text) {
+    Expr state = start_;
+    for (const char c : text) state = e_.derive(state, static_cast<uint8_t>(c));
+    return state != Expr::kNothing;
+  }
 
  private:
   Expressions e_;

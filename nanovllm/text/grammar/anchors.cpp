@@ -10,6 +10,14 @@ namespace {
 
 constexpr Edge kEdges[] = {kAnywhere, kLineEdge, kTextEdge};
 
+// Whether the edges that a match needs depend on the text.
+bool is_open(const Anchored& part) {
+  int num_edges = 0;
+  for (const auto& texts : part.texts)
+    num_edges += std::ranges::count_if(texts, [](Expr e) { return e != Expr::kNothing; });
+  return num_edges > 1;
+}
+
 // Some texts of a part, and what they need at their far side.
 struct Sided {
   Expr texts;
@@ -39,6 +47,8 @@ Anchored Anchors::sequence(const Anchored& first, const Anchored& then) {
   if (first.is_free() && then.is_free())
     return Anchored(e_.sequence(first.texts[0][0], then.texts[0][0]));
   Anchored out;
+  out.num_open_sequences =
+      first.num_open_sequences + then.num_open_sequences + (is_open(first) && is_open(then));
   // Between the two, the first part's end and the second part's begin must both be possible.
   const auto add = [&](Edge begin, Edge first_end, Edge then_begin, Edge end) {
     const Sided a{first.texts[begin][first_end], begin}, b{then.texts[then_begin][end], end};
@@ -58,6 +68,8 @@ Anchored Anchors::sequence(const Anchored& first, const Anchored& then) {
 
 Anchored Anchors::any_of(std::span<const Anchored> alternatives) {
   Anchored out;
+  for (const Anchored& alternative : alternatives)
+    out.num_open_sequences = std::max(out.num_open_sequences, alternative.num_open_sequences);
   for (const Edge begin : kEdges)
     for (const Edge end : kEdges) {
       std::vector<Expr> texts;

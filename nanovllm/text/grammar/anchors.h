@@ -17,12 +17,14 @@ enum Edge : size_t { kAnywhere, kLineEdge, kTextEdge };
 /// tell what the part means.
 struct Anchored {
   std::array<std::array<Expr, 3>, 3> texts{};  // [Edge of the begin][Edge of the end]
+  /// How many sequences of two parts that both leave their edges open, such as (^|,)(,|$), are in
+  /// it one after the other. Each multiplies the number of alternatives.
+  int num_open_sequences = 0;
 
   Anchored() = default;
   explicit Anchored(Expr e, Edge begin = kAnywhere, Edge end = kAnywhere) { texts[begin][end] = e; }
-  bool operator==(const Anchored&) const = default;
   /// Whether all matches may begin and end anywhere.
-  bool is_free() const { return *this == Anchored(texts[kAnywhere][kAnywhere]); }
+  bool is_free() const { return texts == Anchored(texts[kAnywhere][kAnywhere]).texts; }
 };
 
 /// The operations of regular expressions on parts that may have anchors.

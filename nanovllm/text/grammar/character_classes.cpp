@@ -153,11 +153,15 @@ std::optional<CodePoints> property_class(std::string_view name) {
 
 CodePoints with_case_variants(const CodePoints& set) {
   static const std::vector<CharPair> pairs = case_pairs();
-  CodePoints out = set;
+  std::vector<char32_t> others;
   for (const auto& [first, last] : set.ranges())
     for (auto pair = std::ranges::lower_bound(pairs, first, {}, &CharPair::first);
          pair != pairs.end() && pair->first <= last; ++pair)
-      out.add(pair->second, pair->second);
+      others.push_back(pair->second);
+  std::ranges::sort(others);
+  CodePoints out;
+  for (const char32_t c : others) out.add(c, c);
+  out.add(set);
   return out;
 }
 

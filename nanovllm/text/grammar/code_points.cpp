@@ -110,6 +110,10 @@ void CodePoints::add(char32_t first, char32_t last) {
     if (last > kLastSurrogate) add(kLastSurrogate + 1, last);
     return;
   }
+  if (ranges_.empty() || ranges_.back().second + 1 < first) {
+    ranges_.emplace_back(first, last);
+    return;
+  }
   // The ranges that overlap or touch the new one are joined with it.
   const auto begin = std::ranges::partition_point(
       ranges_, [&](const auto& range) { return range.second + 1 < first; });
@@ -124,7 +128,10 @@ void CodePoints::add(char32_t first, char32_t last) {
 }
 
 void CodePoints::add(const CodePoints& other) {
-  for (const auto& [first, last] : other.ranges_) add(first, last);
+  CodePointRanges all;
+  std::ranges::merge(ranges_, other.ranges_, std::back_inserter(all));
+  ranges_.clear();
+  for (const auto& [first, last] : all) add(first, last);
 }
 
 CodePoints CodePoints::complement() const {

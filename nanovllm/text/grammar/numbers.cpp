@@ -16,7 +16,8 @@ namespace nanovllm::grammar {
 namespace {
 
 constexpr int64_t kMaxDigits = 400;  // the largest double has 309
-constexpr uint64_t kMaxDivisor = uint64_t{1} << 31;
+// To see whether digits can still become a multiple, derive() passes the remainders one by one.
+constexpr uint64_t kMaxDivisor = 2000;
 constexpr size_t kMaxScale = 10;
 
 // A decimal number with all its digits. Both parts are empty for zero.
@@ -202,20 +203,33 @@ Expr without_bounds(Expressions& e, bool integer, bool with_exponent) {
 // The multiples of a decimal number, with an optional sign.
 Expr multiples(Expressions& e, const std::string& text, bool integer, const std::string& where) {
   const Decimal divisor = parse_decimal(text, where);
-  require(!divisor.is_zero() && !divisor.is_negative, "{}: {} must be greater than 0", where, text);
-  const std::string digits = divisor.whole + divisor.fraction;
+  require(!divisor.is_zero() && !divisor.is_negative, "{}: {} must be greater than 0", where,
+          text.substr(0, 40));
+  std::string digits = divisor.whole + divisor.fraction;
+  // The multiples of 100 n are those of n with two zeros behind them.
+  const size_t num_zeros =
+      divisor.fraction.empty() ? digits.size() - 1 - digits.find_last_not_of('0') : 0;
+  digits.resize(digits.size() - num_zeros);
   uint64_t value = 0, power = 1;
   const auto error = std::from_chars(digits.data(), digits.data() + digits.size(), value).ec;
   size_t scale = divisor.fraction.size();
-  require(scale <= kMaxScale && error == std::errc() && value <= kMaxDivisor,
-          "{}: {} has too many digits; at most {} behind the point and {} without it are supported",
-          where, text, kMaxScale, kMaxDivisor);
-  if (integer) {  // n is a multiple of a / b if it is one of a / gcd(a, b)
+  if (integer && scale <= kMaxScale) {  // n is a multiple of a / b if it is one of a / gcd(a, b)
     for (; scale > 0; --scale) power *= 10;
     value /= std::gcd(value, power);
   }
-  return e.sequence(e.optional(e.text("-")),
-                    e.multiple_of(static_cast<uint32_t>(value), static_cast<uint32_t>(scale)));
+  require(error == std::errc() && value <= kMaxDivisor && scale <= kMaxScale,
+          "{}: multiples of {} are not supported; without zeros at its ends and without the point, "
+          "the number may be at most {}, and {} of its digits may be behind the point",
+          where, text.substr(0, 40), kMaxDivisor, kMaxScale);
+  Expr out = e.multiple_of(static_cast<uint32_t>(value), static_cast<uint32_t>(scale));
+  if (num_zeros > 0) {
+    const Expr zeros = e.repeat(e.text("0"), 0);
+    const Expr whole = e.both(out, e.repeat(e.byte_range('0', '9'), 1));
+    out =
+        e.sequence(e.any_of({e.text("0"), e.sequence(whole, e.text(std::string(num_zeros, '0')))}),
+                   e.optional(e.sequence(e.text("."), zeros)));
+  }
+  return e.sequence(e.optional(e.text("-")), out);
 }
 
 }  // namespace

@@ -19,6 +19,7 @@ namespace {
 
 constexpr size_t kMaxPatternBytes = 64 << 10;
 constexpr int kMaxGroupDepth = 200;
+constexpr int kMaxOpenSequences = 6;  // of parts such as (^|,)
 constexpr uint32_t kMaxRepetition = 10'000'000;
 
 // What "(?" can begin and has no place in a derivative.
@@ -117,7 +118,9 @@ class RegexParser {
   int depth_ = 0;
   Flags flags_;
   Anchors anchors_;
-  std::map<std::vector<std::pair<char32_t, char32_t>>, Expr> characters_;  // by the ranges
+  // What was made before, because a pattern may have thousands of large classes.
+  std::map<std::vector<std::pair<char32_t, char32_t>>, Expr> characters_;    // by the ranges
+  std::map<std::pair<std::string_view, bool>, CodePoints> escaped_classes_;  // by text and flag i
 };
 
 Anchored RegexParser::alternatives() {
@@ -132,7 +135,11 @@ Anchored RegexParser::branch() {
   while (!at_end() && peek() != '|' && peek() != ')') parts.push_back(repeated());
   // From the end, so that no sequence is taken apart again.
   Anchored out(Expr::kEmpty);
-  for (size_t i = parts.size(); i-- > 0;) out = anchors_.sequence(parts[i], out);
+  for (size_t i = parts.size(); i-- > 0;) {
+    out = anchors_.sequence(parts[i], out);
+    if (out.num_open_sequences > kMaxOpenSequences)
+      not_supported(fmt::format("more than {} optional ^ or $ in a row", kMaxOpenSequences));
+  }
   return out;
 }
 
@@ -249,7 +256,7 @@ Expr RegexParser::char_class() {
   const bool is_negated = take("^");
   if (peek() == ']')
     refuse("[] and [^] mean different things to different engines; write \\] or [\\s\\S]");
-  CodePoints set;
+  CodePoints set, listed;  // what has its cases already, and what has not
   while (!take("]")) {
     if (at_end()) refuse("a [ without its ]");
     if (rest().starts_with("&&")) not_supported("an intersection of character classes");
@@ -257,16 +264,11 @@ Expr RegexParser::char_class() {
     const auto first = class_item(set);
     if (!first) continue;
     const bool is_range = rest().size() > 1 && peek() == '-' && rest()[1] != ']';
-    if (!is_range) {
-      set.add(*first, *first);
-      continue;
-    }
-    take("-");
-    const auto last = class_item(set);
+    const auto last = is_range && take("-") ? class_item(set) : first;
     if (!last || *last < *first) refuse("the range of a character class is out of order");
-    set.add(*first, *last);
+    listed.add(*first, *last);
   }
-  set = folded(set);
+  set.add(folded(listed));
   return one_of(is_negated ? set.complement() : set);
 }
 
@@ -281,7 +283,7 @@ bool RegexParser::add_posix_class(CodePoints& set) {
   if (!std::ranges::all_of(name, is_regex_letter)) return false;
   const auto members = posix_class(name);
   if (!members) not_supported(fmt::format("[:{}:]", name));
-  set.add(is_negated ? folded(*members).complement() : *members);
+  set.add(is_negated ? folded(*members).complement() : folded(*members));
   at_ += end + 2;
   return true;
 }
@@ -298,10 +300,13 @@ bool RegexParser::add_escaped_class(CodePoints& set) {
   const char letter = peek();
   if (letter == '\0' || std::string_view("dDwWsSpP").find(letter) == std::string_view::npos)
     return false;
-  ++at_;
+  const size_t begin = at_++;
   const char lower = static_cast<char>(std::tolower(letter));
-  const CodePoints members = folded(lower == 'p' ? property() : shorthand_class(lower));
-  set.add(letter == lower ? members : members.complement());
+  const CodePoints members = lower == 'p' ? property() : shorthand_class(lower);
+  const std::pair key(pattern_.substr(begin, at_ - begin), flags_.ignore_case);
+  const auto [known, is_new] = escaped_classes_.try_emplace(key);
+  if (is_new) known->second = letter == lower ? folded(members) : folded(members).complement();
+  set.add(known->second);
   return true;
 }
 
