@@ -60,7 +60,14 @@ Expr JsonText::quoted(Expressions& e, Expr body) const {
 }
 
 Expr JsonText::quoted(Expressions& e, std::string_view text) const {
-  return quoted(e, written(e, text, Coding::kJsonString));
+  return quoted(e, string_text(e, text));
+}
+
+Expr string_text(Expressions& e, std::string_view text) {
+  const bool is_plain = std::all_of(text.begin(), text.end(), [](char c) {
+    return c >= ' ' && c <= '~' && c != '"' && c != '\\';
+  });
+  return is_plain ? e.text(text) : written(e, text, Coding::kJsonString);
 }
 
 bool is_integer(const Json& number) {

@@ -15,8 +15,8 @@ namespace {
 
 constexpr size_t kMaxAlternatives = 1000;
 constexpr size_t kMaxTerms = 1000;
-/// Steps of merging for the whole document, of about a microsecond.
-constexpr size_t kMaxWork = 300'000;
+/// Steps of merging for the whole document, of a few microseconds.
+constexpr size_t kMaxWork = 200'000;
 /// References and combinations inside of each other, without a member or an element between them.
 constexpr size_t kMaxOpen = 100;
 /// How deep required members are looked into for a contradiction.
@@ -138,7 +138,8 @@ Alternatives Schemas::product(const Alternatives& a, const Alternatives& b) {
 }
 
 std::optional<Alternative> Schemas::both(const Alternative& a, const Alternative& b) {
-  count_work(1 + (a.values && b.values ? a.values->size() * b.values->size() / 100 : 0));
+  count_work(1 + (a.objects.size() + b.objects.size() + a.arrays.size() + b.arrays.size()) / 8 +
+             (a.values && b.values ? a.values->size() * b.values->size() / 100 : 0));
   Alternative c = a;
   c.types &= b.types;
   if (!c.values) c.values = b.values;
@@ -227,6 +228,7 @@ bool Schemas::has_impossible_part(const Alternative& a, Type type) {
 }
 
 Terms Schemas::member(const Alternative& object, std::string_view name) {
+  count_work(1 + object.objects.size() / 8);
   Terms terms;
   for (const auto& rules : object.objects) {
     bool is_listed = false;

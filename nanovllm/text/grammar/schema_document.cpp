@@ -123,6 +123,8 @@ const Json& SchemaDocument::target(const Json& schema) const {
   const size_t hash = std::min(ref.find('#'), ref.size());
   const auto known = resources_.find(&schema);
   const Json* resource = known == resources_.end() ? &root_ : known->second;
+  const Json*& target = targets_[anchor_key(resource, ref)];
+  if (target != nullptr) return *target;
   if (hash > 0) {
     const auto it = ids_.find(ref.substr(0, hash));
     if (it == ids_.end())
@@ -137,6 +139,7 @@ const Json& SchemaDocument::target(const Json& schema) const {
   else if (const auto it = anchors_.find(anchor_key(resource, fragment)); it != anchors_.end())
     found = it->second;
   if (found == nullptr) refuse(schema, "$ref", fmt::format("\"{}\" does not exist", ref));
+  target = found;
   return *found;
 }
 

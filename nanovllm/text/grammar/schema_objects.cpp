@@ -11,6 +11,7 @@ namespace {
 
 /// Members times the numbers of them that are counted, for minProperties and maxProperties.
 constexpr size_t kMaxStates = 20'000;
+constexpr size_t kMaxMembers = 5000;
 constexpr size_t kMaxPatterns = 8;
 constexpr uint32_t kMaxPrefix = 10'000;
 
@@ -59,6 +60,8 @@ Expr SchemaValues::object(const Alternative& a) {
       add(name);
       required.insert(name);
     }
+  require(names.size() <= kMaxMembers, "{}: an object has more than {} named members",
+          schemas_.document().where(), kMaxMembers);
   std::vector<Member> named;
   for (const std::string_view name : names) {
     const Expr text =
@@ -118,7 +121,7 @@ Expr SchemaValues::other_key(const Alternative& a, const std::vector<std::string
   }
   if (is_free) return e_.repeat(json_.free_character, 0);
   std::vector<Expr> texts;
-  for (const std::string_view name : named) texts.push_back(written(e_, name, Coding::kJsonString));
+  for (const std::string_view name : named) texts.push_back(string_text(e_, name));
   return texts.empty() ? body : e_.both(body, e_.complement(e_.any_of(std::move(texts))));
 }
 

@@ -113,7 +113,7 @@ Expr SchemaValues::string_body(const Alternative& a) {
   std::vector<Expr> texts;
   if (a.values) {
     for (const Json* value : *a.values)
-      if (value->is_string()) texts.push_back(written(e_, value->string(), Coding::kJsonString));
+      if (value->is_string()) texts.push_back(string_text(e_, value->string()));
     return e_.any_of(std::move(texts));
   }
   const bool is_plain = std::none_of(a.strings.begin(), a.strings.end(),
@@ -128,7 +128,7 @@ Expr SchemaValues::string_body(const Alternative& a) {
     body = body == Expr::kAny ? part : e_.both(body, part);
   }
   for (const Json* value : a.excluded)
-    if (value->is_string()) texts.push_back(written(e_, value->string(), Coding::kJsonString));
+    if (value->is_string()) texts.push_back(string_text(e_, value->string()));
   return texts.empty() ? body : e_.both(body, e_.complement(e_.any_of(std::move(texts))));
 }
 
