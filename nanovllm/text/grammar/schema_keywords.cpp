@@ -115,6 +115,7 @@ Alternative equal_to(Schemas& schemas, const Json& value) {
       rules.required.push_back(key);
     }
     rules.additional = Term{&kNoSchema};
+    rules.order = ObjectRules::kLast;
     a = with_rules(schemas, std::move(rules));
     a.types = only(kObject);
   } else {
