@@ -84,10 +84,15 @@ Expr SchemaValues::number(const Alternative& a) {
   form.integer = !a.types[kFraction];
   if (a.min != nullptr) form.min = Bound{a.min->dump(), a.min_exclusive};
   if (a.max != nullptr) form.max = Bound{a.max->dump(), a.max_exclusive};
-  Expr result = grammar::number(e_, form, where);
+  const auto build = [&](const Json* origin) {
+    if (origin == nullptr) return grammar::number(e_, form, where);
+    return schemas_.document().located(
+        *origin, [&](const std::string& place) { return grammar::number(e_, form, place); });
+  };
+  Expr result = build(a.min != nullptr ? a.min : a.max);
   for (const Json* divisor : a.multiples) {
     form.multiple_of = divisor->dump();
-    const Expr multiples = grammar::number(e_, form, where);
+    const Expr multiples = build(divisor);
     result = divisor == a.multiples.front() ? multiples : e_.both(result, multiples);
   }
   if (!a.types[kInteger])  // only those with a fraction
