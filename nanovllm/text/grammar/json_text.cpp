@@ -76,7 +76,7 @@ bool is_integer(const Json& number) {
   return value == std::trunc(value) && std::abs(value) < 0x1p53;
 }
 
-std::string decimal(const Json& number) {
+std::string number_text(const Json& number) {
   const bool is_whole_real = number.is_number_float() && is_integer(number);
   return is_whole_real ? std::to_string(number.get<int64_t>()) : number.dump();
 }

@@ -26,7 +26,7 @@ struct JsonText {
 Expr string_text(Expressions& e, std::string_view text);
 /// Whether a number has no fraction, and how it is written then: 1.0 as 1.
 bool is_integer(const Json& number);
-std::string decimal(const Json& number);
+std::string number_text(const Json& number);
 size_t num_code_points(std::string_view text);
 
 }  // namespace nanovllm::grammar

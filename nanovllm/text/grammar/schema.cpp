@@ -13,7 +13,7 @@ namespace nanovllm::grammar {
 
 namespace {
 
-constexpr size_t kMaxAlternatives = 1000;
+constexpr size_t kMaxCombinations = 1000;
 constexpr size_t kMaxTerms = 1000;
 /// Steps of merging for the whole document, of a few microseconds.
 constexpr size_t kMaxWork = 500'000;
@@ -23,7 +23,7 @@ constexpr size_t kMaxOpen = 100;
 constexpr int kMaxLookAhead = 3;
 
 template <class T>
-void append(std::vector<T>& to, const std::vector<T>& more) {
+void add_new(std::vector<T>& to, const std::vector<T>& more) {
   for (const T& value : more)
     if (std::find(to.begin(), to.end(), value) == to.end()) to.push_back(value);
 }
@@ -42,7 +42,7 @@ bool is_multiple(const Json& value, const Json& divisor, const std::string& wher
   NumberForm form;
   form.multiple_of = divisor.dump();
   Expr state = e.prepare(number(e, form, where));
-  for (const char c : decimal(value)) state = e.derive(state, static_cast<uint8_t>(c));
+  for (const char c : number_text(value)) state = e.derive(state, static_cast<uint8_t>(c));
   return e.is_nullable(state);
 }
 
@@ -131,8 +131,8 @@ Alternatives Schemas::product(const Alternatives& a, const Alternatives& b) {
       std::optional<Alternative> z = both(x, y);
       if (!z || std::find(result.begin(), result.end(), *z) != result.end()) continue;
       result.push_back(std::move(*z));
-      if (result.size() > kMaxAlternatives)
-        fail("{}: more than {} combinations of alternatives", here(), kMaxAlternatives);
+      if (result.size() > kMaxCombinations)
+        fail("{}: more than {} combinations of alternatives", here(), kMaxCombinations);
     }
   return result;
 }
@@ -148,7 +148,7 @@ std::optional<Alternative> Schemas::both(const Alternative& a, const Alternative
       return std::none_of(b.values->begin(), b.values->end(),
                           [&](auto* v) { return *v == *value; });
     });
-  append(c.excluded, b.excluded);
+  add_new(c.excluded, b.excluded);
   if (b.min != nullptr) {
     const auto order = c.min == nullptr ? std::partial_ordering::less : *c.min <=> *b.min;
     if (order == 0) c.min_exclusive |= b.min_exclusive;
@@ -159,14 +159,14 @@ std::optional<Alternative> Schemas::both(const Alternative& a, const Alternative
     if (order == 0) c.max_exclusive |= b.max_exclusive;
     else if (order > 0) c.max = b.max, c.max_exclusive = b.max_exclusive;
   }
-  append(c.multiples, b.multiples);
-  append(c.strings, b.strings);
+  add_new(c.multiples, b.multiples);
+  add_new(c.strings, b.strings);
   c.lengths = intersect(a.lengths, b.lengths);
   c.items = intersect(a.items, b.items);
   c.members = intersect(a.members, b.members);
-  append(c.objects, b.objects);
-  append(c.arrays, b.arrays);
-  append(c.unsupported, b.unsupported);
+  add_new(c.objects, b.objects);
+  add_new(c.arrays, b.arrays);
+  add_new(c.unsupported, b.unsupported);
   if (!is_possible(c)) return std::nullopt;
   return c;
 }

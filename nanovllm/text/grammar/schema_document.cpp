@@ -9,8 +9,8 @@ namespace nanovllm::grammar {
 
 namespace {
 
-constexpr size_t kMaxBytes = 1 << 20;
-constexpr int kMaxDepth = 200;
+constexpr size_t kMaxSchemaBytes = 1 << 20;
+constexpr int kMaxSchemaDepth = 200;
 
 /// Values that look like schemas but are data.
 bool is_data(std::string_view keyword) {
@@ -92,12 +92,13 @@ SchemaDocument::SchemaDocument(const Json& root, std::string where)
   }
   index(root, &root, 0);
   const size_t num_bytes = root.dump().size();
-  require(num_bytes <= kMaxBytes, "{}: the schema has {} bytes; at most {} are supported", where_,
-          num_bytes, kMaxBytes);
+  require(num_bytes <= kMaxSchemaBytes, "{}: the schema has {} bytes; at most {} are supported",
+          where_, num_bytes, kMaxSchemaBytes);
 }
 
 void SchemaDocument::index(const Json& value, const Json* resource, int depth) {
-  require(depth <= kMaxDepth, "{}: the schema has more than {} levels", where_, kMaxDepth);
+  require(depth <= kMaxSchemaDepth, "{}: the schema has more than {} levels", where_,
+          kMaxSchemaDepth);
   if (value.is_array())
     for (const Json& element : value) index(element, resource, depth + 1);
   if (!value.is_object()) return;

@@ -316,10 +316,10 @@ Alternatives expand_term(Schemas& schemas, const Term& term) {
 }
 
 Types possible_types(Schemas& schemas, const Term& term, int depth) {
-  constexpr int kMaxDepth = 3;
+  constexpr int kMaxLevels = 3;
   Types types = Types().set();
   const Json& schema = *term.json;
-  if (term.kind != Term::Kind::kSchema || !schema.is_object() || depth > kMaxDepth) return types;
+  if (term.kind != Term::Kind::kSchema || !schema.is_object() || depth > kMaxLevels) return types;
   if (schema.contains("$ref")) {
     types = possible_types(schemas, {&schemas.document().target(schema)}, depth + 1);
     if (schemas.document().is_old()) return types;

@@ -10,7 +10,7 @@ namespace nanovllm::grammar {
 namespace {
 
 /// Members times the numbers of them that are counted, for minProperties and maxProperties.
-constexpr size_t kMaxStates = 20'000;
+constexpr size_t kMaxMemberStates = 20'000;
 constexpr size_t kMaxMembers = 5000;
 constexpr size_t kMaxPatterns = 8;
 constexpr uint32_t kMaxPrefix = 10'000;
@@ -82,9 +82,9 @@ Expr SchemaValues::members(const std::vector<Member>& named, Expr other, const L
   const bool has_max = counted.max != kUnlimited;
   const uint32_t most = has_max ? counted.max : std::max(counted.min, 1U);
   const size_t num_counts = std::min<size_t>(most, named.size()) + 1;
-  require(named.size() * num_counts <= kMaxStates || num_counts <= 2,
+  require(named.size() * num_counts <= kMaxMemberStates || num_counts <= 2,
           "{}: minProperties and maxProperties with {} members need more than {} states",
-          schemas_.document().where(), named.size(), kMaxStates);
+          schemas_.document().where(), named.size(), kMaxMemberStates);
   const Expr close = e_.text("}");
   std::vector<Expr> rest(num_counts);  // [number of members written]
   for (uint32_t num = 0; num < num_counts; ++num) rest[num] = list_end(other, num, counted, close);

@@ -75,7 +75,7 @@ Expr SchemaValues::value(const Alternative& a) {
 
 Expr SchemaValues::written_value(const Json& value) {
   if (value.is_string()) return json_.quoted(e_, value.string());
-  return e_.any_of({e_.text(value.dump()), e_.text(decimal(value))});
+  return e_.any_of({e_.text(value.dump()), e_.text(number_text(value))});
 }
 
 Expr SchemaValues::number(const Alternative& a) {
