@@ -60,7 +60,14 @@ Expr JsonText::quoted(Expressions& e, Expr body) const {
 }
 
 Expr JsonText::quoted(Expressions& e, std::string_view text) const {
-  return quoted(e, written(e, text, Coding::kJsonString));
+  return quoted(e, string_text(e, text));
+}
+
+Expr string_text(Expressions& e, std::string_view text) {
+  const bool is_plain = std::all_of(text.begin(), text.end(), [](char c) {
+    return c >= ' ' && c <= '~' && c != '"' && c != '\\';
+  });
+  return is_plain ? e.text(text) : written(e, text, Coding::kJsonString);
 }
 
 bool is_integer(const Json& number) {
@@ -69,7 +76,7 @@ bool is_integer(const Json& number) {
   return value == std::trunc(value) && std::abs(value) < 0x1p53;
 }
 
-std::string decimal(const Json& number) {
+std::string number_text(const Json& number) {
   const bool is_whole_real = number.is_number_float() && is_integer(number);
   return is_whole_real ? std::to_string(number.get<int64_t>()) : number.dump();
 }

@@ -22,9 +22,11 @@ struct JsonText {
   Expr quoted(Expressions& e, std::string_view text) const;
 };
 
+/// written(), which looks at each character, in the coding of strings.
+Expr string_text(Expressions& e, std::string_view text);
 /// Whether a number has no fraction, and how it is written then: 1.0 as 1.
 bool is_integer(const Json& number);
-std::string decimal(const Json& number);
+std::string number_text(const Json& number);
 size_t num_code_points(std::string_view text);
 
 }  // namespace nanovllm::grammar

@@ -13,17 +13,17 @@ namespace nanovllm::grammar {
 
 namespace {
 
-constexpr size_t kMaxAlternatives = 1000;
+constexpr size_t kMaxCombinations = 1000;
 constexpr size_t kMaxTerms = 1000;
-/// Steps of merging for the whole document, of about a microsecond.
-constexpr size_t kMaxWork = 300'000;
+/// Steps of merging for the whole document, of a few microseconds.
+constexpr size_t kMaxWork = 500'000;
 /// References and combinations inside of each other, without a member or an element between them.
 constexpr size_t kMaxOpen = 100;
 /// How deep required members are looked into for a contradiction.
 constexpr int kMaxLookAhead = 3;
 
 template <class T>
-void append(std::vector<T>& to, const std::vector<T>& more) {
+void add_new(std::vector<T>& to, const std::vector<T>& more) {
   for (const T& value : more)
     if (std::find(to.begin(), to.end(), value) == to.end()) to.push_back(value);
 }
@@ -42,7 +42,7 @@ bool is_multiple(const Json& value, const Json& divisor, const std::string& wher
   NumberForm form;
   form.multiple_of = divisor.dump();
   Expr state = e.prepare(number(e, form, where));
-  for (const char c : decimal(value)) state = e.derive(state, static_cast<uint8_t>(c));
+  for (const char c : number_text(value)) state = e.derive(state, static_cast<uint8_t>(c));
   return e.is_nullable(state);
 }
 
@@ -131,14 +131,15 @@ Alternatives Schemas::product(const Alternatives& a, const Alternatives& b) {
       std::optional<Alternative> z = both(x, y);
       if (!z || std::find(result.begin(), result.end(), *z) != result.end()) continue;
       result.push_back(std::move(*z));
-      if (result.size() > kMaxAlternatives)
-        fail("{}: more than {} combinations of alternatives", here(), kMaxAlternatives);
+      if (result.size() > kMaxCombinations)
+        fail("{}: more than {} combinations of alternatives", here(), kMaxCombinations);
     }
   return result;
 }
 
 std::optional<Alternative> Schemas::both(const Alternative& a, const Alternative& b) {
-  count_work(1 + (a.values && b.values ? a.values->size() * b.values->size() / 100 : 0));
+  count_work(1 + (a.objects.size() + b.objects.size() + a.arrays.size() + b.arrays.size()) / 8 +
+             (a.values && b.values ? a.values->size() * b.values->size() / 100 : 0));
   Alternative c = a;
   c.types &= b.types;
   if (!c.values) c.values = b.values;
@@ -147,7 +148,7 @@ std::optional<Alternative> Schemas::both(const Alternative& a, const Alternative
       return std::none_of(b.values->begin(), b.values->end(),
                           [&](auto* v) { return *v == *value; });
     });
-  append(c.excluded, b.excluded);
+  add_new(c.excluded, b.excluded);
   if (b.min != nullptr) {
     const auto order = c.min == nullptr ? std::partial_ordering::less : *c.min <=> *b.min;
     if (order == 0) c.min_exclusive |= b.min_exclusive;
@@ -158,14 +159,14 @@ std::optional<Alternative> Schemas::both(const Alternative& a, const Alternative
     if (order == 0) c.max_exclusive |= b.max_exclusive;
     else if (order > 0) c.max = b.max, c.max_exclusive = b.max_exclusive;
   }
-  append(c.multiples, b.multiples);
-  append(c.strings, b.strings);
+  add_new(c.multiples, b.multiples);
+  add_new(c.strings, b.strings);
   c.lengths = intersect(a.lengths, b.lengths);
   c.items = intersect(a.items, b.items);
   c.members = intersect(a.members, b.members);
-  append(c.objects, b.objects);
-  append(c.arrays, b.arrays);
-  append(c.unsupported, b.unsupported);
+  add_new(c.objects, b.objects);
+  add_new(c.arrays, b.arrays);
+  add_new(c.unsupported, b.unsupported);
   if (!is_possible(c)) return std::nullopt;
   return c;
 }
@@ -227,6 +228,7 @@ bool Schemas::has_impossible_part(const Alternative& a, Type type) {
 }
 
 Terms Schemas::member(const Alternative& object, std::string_view name) {
+  count_work(1 + object.objects.size() / 8);
   Terms terms;
   for (const auto& rules : object.objects) {
     bool is_listed = false;

@@ -9,8 +9,8 @@ namespace nanovllm::grammar {
 
 namespace {
 
-constexpr size_t kMaxBytes = 1 << 20;
-constexpr int kMaxDepth = 200;
+constexpr size_t kMaxSchemaBytes = 1 << 20;
+constexpr int kMaxSchemaDepth = 200;
 
 /// Values that look like schemas but are data.
 bool is_data(std::string_view keyword) {
@@ -92,12 +92,13 @@ SchemaDocument::SchemaDocument(const Json& root, std::string where)
   }
   index(root, &root, 0);
   const size_t num_bytes = root.dump().size();
-  require(num_bytes <= kMaxBytes, "{}: the schema has {} bytes; at most {} are supported", where_,
-          num_bytes, kMaxBytes);
+  require(num_bytes <= kMaxSchemaBytes, "{}: the schema has {} bytes; at most {} are supported",
+          where_, num_bytes, kMaxSchemaBytes);
 }
 
 void SchemaDocument::index(const Json& value, const Json* resource, int depth) {
-  require(depth <= kMaxDepth, "{}: the schema has more than {} levels", where_, kMaxDepth);
+  require(depth <= kMaxSchemaDepth, "{}: the schema has more than {} levels", where_,
+          kMaxSchemaDepth);
   if (value.is_array())
     for (const Json& element : value) index(element, resource, depth + 1);
   if (!value.is_object()) return;
@@ -123,6 +124,8 @@ const Json& SchemaDocument::target(const Json& schema) const {
   const size_t hash = std::min(ref.find('#'), ref.size());
   const auto known = resources_.find(&schema);
   const Json* resource = known == resources_.end() ? &root_ : known->second;
+  const Json*& target = targets_[anchor_key(resource, ref)];
+  if (target != nullptr) return *target;
   if (hash > 0) {
     const auto it = ids_.find(ref.substr(0, hash));
     if (it == ids_.end())
@@ -137,6 +140,7 @@ const Json& SchemaDocument::target(const Json& schema) const {
   else if (const auto it = anchors_.find(anchor_key(resource, fragment)); it != anchors_.end())
     found = it->second;
   if (found == nullptr) refuse(schema, "$ref", fmt::format("\"{}\" does not exist", ref));
+  target = found;
   return *found;
 }
 

@@ -48,6 +48,8 @@ class SchemaDocument {
   /// Schemas by their absolute $id, and by the resource that contains them and their $anchor.
   std::unordered_map<std::string, const Json*> ids_;
   std::unordered_map<std::string, const Json*> anchors_;
+  /// What is known about references: objects are searched from their beginning to their end.
+  mutable std::unordered_map<std::string, const Json*> targets_;
   /// The resource in which a schema with a $ref stands: the root, or a schema with an $id.
   std::unordered_map<const Json*, const Json*> resources_;
 };

@@ -1,66 +1,14 @@
+#include "nanovllm/text/grammar/schema_keywords.h"
+
 #include <algorithm>
 #include <cmath>
 
 #include "nanovllm/base/check.h"
-#include "nanovllm/text/grammar/schema.h"
 
 namespace nanovllm::grammar {
 
 namespace keywords {
-namespace {
 
-constexpr std::string_view kNoOpposite =
-    "is not supported inside of not, oneOf, if or dependencies";
-const Json kAnything = true;
-
-/// A keyword of a schema and its value, or the opposite of what they say.
-struct Use {
-  Schemas& schemas;
-  const Json& schema;
-  std::string_view keyword;
-  const Json& value;
-  bool negated = false;
-
-  [[noreturn]] void refuse(std::string_view why) const {
-    schemas.document().refuse(schema, keyword, why);
-  }
-  const Json& list() const {
-    if (!value.is_array()) refuse("must be a list");
-    return value;
-  }
-  /// Another keyword of the same schema.
-  Use with(std::string_view other) const {
-    return {schemas, schema, other, schema[other], negated};
-  }
-  Alternatives branch(const Json& part, bool is_negated) const {
-    return schemas.resolve({&part, is_negated ? Term::Kind::kNot : Term::Kind::kSchema});
-  }
-  /// Whether no keyword before this one in the list is given. Keywords that are understood together
-  /// are read when the first of them is seen.
-  bool is_first(std::initializer_list<std::string_view> keywords) const {
-    for (const std::string_view other : keywords)
-      if (schema.contains(other)) return other == keyword;
-    return false;
-  }
-};
-
-Types only(Type type) { return Types(1ULL << type); }
-
-Alternatives no_effect(bool negated) {
-  return negated ? Alternatives{} : Alternatives{Alternative{}};
-}
-
-bool is_trivial(const Json& schema) {
-  return schema == kAnything || (schema.is_object() && schema.empty());
-}
-
-Alternatives joined(std::vector<Alternatives> parts) {
-  Alternatives result;
-  for (Alternatives& part : parts) std::move(part.begin(), part.end(), std::back_inserter(result));
-  return result;
-}
-
-/// Any value; but where one of these types is possible, the keyword is refused.
 Alternatives without(const Use& use, Types types, std::string_view why) {
   Alternative a;
   a.unsupported.push_back({types, &use.schema, use.keyword, why});
@@ -68,7 +16,6 @@ Alternatives without(const Use& use, Types types, std::string_view why) {
   return {std::move(a)};
 }
 
-/// Objects with these rules, and all values that are no objects.
 Alternative with_rules(Schemas& schemas, ObjectRules rules) {
   Alternative a;
   rules.order += schemas.next_order();
@@ -76,7 +23,6 @@ Alternative with_rules(Schemas& schemas, ObjectRules rules) {
   return a;
 }
 
-/// Objects with a member that satisfies the term. Members that are named like this come last.
 Alternative with_member(Schemas& schemas, std::string_view name, const Term& term) {
   ObjectRules rules;
   rules.required.push_back(name);
@@ -89,13 +35,27 @@ Alternative with_member(Schemas& schemas, std::string_view name, const Term& ter
   return a;
 }
 
-/// All values but objects with this member.
 Alternative without_member(Schemas& schemas, std::string_view name) {
   ObjectRules rules;
   rules.add(name, {&kNoSchema});
   rules.order = ObjectRules::kLast;
   return with_rules(schemas, std::move(rules));
 }
+
+Alternatives required(const Use& use) {
+  ObjectRules all;
+  Alternatives result;
+  for (const Json& name : use.list()) {
+    if (!name.is_string()) use.refuse("must be a list of texts");
+    all.required.push_back(name.string());
+    if (!use.negated) continue;
+    result.push_back(without_member(use.schemas, name.string()));
+    result.back().types = only(kObject);
+  }
+  return use.negated ? result : Alternatives{with_rules(use.schemas, std::move(all))};
+}
+
+namespace {
 
 /// A value as conditions. Arrays and objects are written as schemas with the same meaning.
 Alternative equal_to(Schemas& schemas, const Json& value) {
@@ -115,6 +75,7 @@ Alternative equal_to(Schemas& schemas, const Json& value) {
       rules.required.push_back(key);
     }
     rules.additional = Term{&kNoSchema};
+    rules.order = ObjectRules::kLast;
     a = with_rules(schemas, std::move(rules));
     a.types = only(kObject);
   } else {
@@ -250,19 +211,6 @@ Alternatives object_rules(const Use& use) {
   return result;
 }
 
-Alternatives required(const Use& use) {
-  ObjectRules all;
-  Alternatives result;
-  for (const Json& name : use.list()) {
-    if (!name.is_string()) use.refuse("must be a list of texts");
-    all.required.push_back(name.string());
-    if (!use.negated) continue;
-    result.push_back(without_member(use.schemas, name.string()));
-    result.back().types = only(kObject);
-  }
-  return use.negated ? result : Alternatives{with_rules(use.schemas, std::move(all))};
-}
-
 Alternatives property_names(const Use& use) {
   if (is_trivial(use.value)) return no_effect(use.negated);
   if (use.negated) return without(use, only(kObject), kNoOpposite);
@@ -300,95 +248,6 @@ Alternatives array_rules(const Use& use) {
   return result;
 }
 
-// -- Combinations of schemas.
-
-Alternatives reference(const Use& use) {
-  return use.branch(use.schemas.document().target(use.schema), use.negated);
-}
-
-/// allOf and anyOf. The opposite of "any" is that all are wrong, and that of "all" that any is.
-Alternatives combination(const Use& use) {
-  std::vector<Alternatives> branches;
-  for (const Json& schema : use.list()) branches.push_back(use.branch(schema, use.negated));
-  return (use.keyword == "allOf") != use.negated ? use.schemas.product(std::move(branches))
-                                                 : joined(std::move(branches));
-}
-
-/// One branch, and none of those that share a value with it. The opposite: none of all, or two.
-Alternatives one_of(const Use& use) {
-  Schemas& schemas = use.schemas;
-  const size_t num = use.list().size();
-  std::vector<Alternatives> branches, opposites(num), results;
-  for (const Json& schema : use.value) branches.push_back(use.branch(schema, false));
-  // What the keywords beside oneOf exclude needs no opposite.
-  std::vector<Alternatives> beside;
-  for (const char* const keyword : {"type", "properties", "required"})
-    if (!use.negated && use.schema.contains(keyword))
-      beside.push_back(expand_keyword(schemas, use.schema, keyword));
-  const Alternatives around = schemas.product(std::move(beside));
-  std::vector<std::vector<std::pair<size_t, Types>>> overlaps(num);
-  for (size_t i = 0; i < num; ++i)
-    for (size_t j = 0; j < i; ++j) {
-      Alternatives two = schemas.product(schemas.product(branches[i], branches[j]), around);
-      if (two.empty()) continue;
-      Types types;
-      for (const Alternative& a : two) types |= a.types;
-      overlaps[i].emplace_back(j, types);
-      overlaps[j].emplace_back(i, types);
-      if (use.negated) results.push_back(std::move(two));
-    }
-  for (size_t i = 0; i < num; ++i)
-    if (use.negated || !overlaps[i].empty()) opposites[i] = use.branch(use.value[i], true);
-  for (size_t i = 0; i < num && !use.negated; ++i) {
-    std::vector<Alternatives> factors = {std::move(branches[i])};
-    for (const auto& [j, types] : overlaps[i]) {
-      Alternatives& factor = factors.emplace_back(opposites[j]);
-      for (Alternative& a : factor) a.types &= types;
-      factor.emplace_back().types = ~types;
-      std::erase_if(factor, [](const Alternative& a) { return a.types.none(); });
-    }
-    results.push_back(schemas.product(std::move(factors)));
-  }
-  if (use.negated) results.push_back(schemas.product(std::move(opposites)));
-  return joined(std::move(results));
-}
-
-Alternatives opposite(const Use& use) { return use.branch(use.value, !use.negated); }
-
-/// if, then, else: both hold, or the condition is wrong and `else` holds.
-Alternatives condition(const Use& use) {
-  const auto part = [&](std::string_view keyword) {
-    return use.schema.contains(keyword) ? use.branch(use.schema[keyword], use.negated)
-                                        : no_effect(use.negated);
-  };
-  return joined({use.schemas.product(use.branch(use.value, false), part("then")),
-                 use.schemas.product(use.branch(use.value, true), part("else"))});
-}
-
-/// For each name: it is absent, or the others are there, or the schema holds. Where `properties`
-/// does not say which comes first, both orders are possible.
-Alternatives dependencies(const Use& use) {
-  if (!use.value.is_object()) use.refuse("must be an object");
-  std::vector<Alternatives> factors;
-  for (const auto& [name, needed] : use.value.items()) {
-    const auto present = [&] { return Alternatives{with_member(use.schemas, name, {&kAnything})}; };
-    const auto then = [&] {
-      return needed.is_array()
-                 ? required({use.schemas, use.schema, use.keyword, needed, use.negated})
-                 : use.branch(needed, use.negated);
-    };
-    const Alternatives first = present();
-    std::vector<Alternatives> choices = {use.schemas.product(first, then())};
-    if (!use.schema["properties"].is_object() || !use.schema["properties"].contains(name)) {
-      const Alternatives before = then();
-      choices.push_back(use.schemas.product(before, present()));
-    }
-    if (!use.negated) choices.push_back({without_member(use.schemas, name)});
-    factors.push_back(joined(std::move(choices)));
-  }
-  return use.negated ? joined(std::move(factors)) : use.schemas.product(std::move(factors));
-}
-
 /// Keywords of arrays and objects that are refused where these are possible.
 Alternatives not_supported(const Use& use) {
   if (use.keyword.starts_with('$')) use.refuse("is not supported");
@@ -402,87 +261,71 @@ Alternatives not_supported(const Use& use) {
 using Handler = Alternatives (*)(const Use&);
 
 Handler handler(std::string_view keyword) {
-  static const std::unordered_map<std::string_view, Handler> kHandlers = {
-      {"type", type},
-      {"enum", values},
-      {"const", values},
-      {"minimum", bound},
-      {"maximum", bound},
-      {"exclusiveMinimum", bound},
-      {"exclusiveMaximum", bound},
-      {"multipleOf", multiple_of},
-      {"minLength", limit},
-      {"maxLength", limit},
-      {"minItems", limit},
-      {"maxItems", limit},
-      {"minProperties", limit},
-      {"maxProperties", limit},
-      {"pattern", string_rule},
-      {"format", string_rule},
-      {"properties", object_rules},
-      {"patternProperties", object_rules},
-      {"additionalProperties", object_rules},
-      {"required", required},
-      {"propertyNames", property_names},
-      {"prefixItems", array_rules},
-      {"items", array_rules},
-      {"additionalItems", array_rules},
-      {"$ref", reference},
-      {"allOf", combination},
-      {"anyOf", combination},
-      {"oneOf", one_of},
-      {"not", opposite},
-      {"if", condition},
-      {"dependencies", dependencies},
-      {"dependentRequired", dependencies},
-      {"dependentSchemas", dependencies},
-      {"contains", not_supported},
-      {"uniqueItems", not_supported},
-      {"unevaluatedItems", not_supported},
-      {"unevaluatedProperties", not_supported},
-      {"$dynamicRef", not_supported},
-      {"$recursiveRef", not_supported},
-  };
+  static const std::vector<std::pair<Handler, std::vector<std::string_view>>> kGroups = {
+      {type, {"type"}},
+      {values, {"enum", "const"}},
+      {bound, {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}},
+      {multiple_of, {"multipleOf"}},
+      {limit, {"minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"}},
+      {string_rule, {"pattern", "format"}},
+      {object_rules, {"properties", "patternProperties", "additionalProperties"}},
+      {required, {"required"}},
+      {property_names, {"propertyNames"}},
+      {array_rules, {"prefixItems", "items", "additionalItems"}},
+      {reference, {"$ref"}},
+      {combination, {"allOf", "anyOf"}},
+      {one_of, {"oneOf"}},
+      {opposite, {"not"}},
+      {condition, {"if"}},
+      {dependencies, {"dependencies", "dependentRequired", "dependentSchemas"}},
+      {not_supported, {"contains", "uniqueItems", "unevaluatedItems", "unevaluatedProperties"}},
+      {not_supported, {"$dynamicRef", "$recursiveRef"}}};
+  static const auto kHandlers = [] {
+    std::unordered_map<std::string_view, Handler> handlers;
+    for (const auto& [handler, keywords] : kGroups)
+      for (const std::string_view name : keywords) handlers.emplace(name, handler);
+    return handlers;
+  }();
   const auto it = kHandlers.find(keyword);
   return it == kHandlers.end() ? nullptr : it->second;
 }
 
 }  // namespace
-}  // namespace keywords
 
-using namespace keywords;  // NOLINT
+}  // namespace keywords
 
 Alternatives expand_keyword(Schemas& schemas, const Json& schema, std::string_view keyword,
                             bool negated) {
-  return handler(keyword)({schemas, schema, keyword, schema[keyword], negated});
+  return keywords::handler(keyword)({schemas, schema, keyword, schema[keyword], negated});
 }
 
 Alternatives expand_term(Schemas& schemas, const Term& term) {
-  if (term.kind == Term::Kind::kValue) return {equal_to(schemas, *term.json)};
+  if (term.kind == Term::Kind::kValue) return {keywords::equal_to(schemas, *term.json)};
   const Json& schema = *term.json;
   const bool negated = term.kind == Term::Kind::kNot;
-  if (schema.is_boolean()) return no_effect((schema == kAnything) == negated);
+  if (schema.is_boolean()) return keywords::no_effect((schema == keywords::kAnything) == negated);
   if (!schema.is_object())
     fail("{}: a schema is an object or a boolean, not {}", schemas.document().place(schema),
          printable(schema));
   const bool only_ref = schemas.document().is_old() && schema.contains("$ref");
   std::vector<Alternatives> factors;
   for (const auto& [keyword, value] : schema.items())
-    if (handler(keyword) != nullptr && (!only_ref || keyword == "$ref"))
+    if (keywords::handler(keyword) != nullptr && (!only_ref || keyword == "$ref"))
       factors.push_back(expand_keyword(schemas, schema, keyword, negated));
-  return negated ? joined(std::move(factors)) : schemas.product(std::move(factors));
+  return negated ? keywords::joined(std::move(factors)) : schemas.product(std::move(factors));
 }
 
 Types possible_types(Schemas& schemas, const Term& term, int depth) {
-  constexpr int kMaxDepth = 3;
+  constexpr int kMaxLevels = 3;
   Types types = Types().set();
   const Json& schema = *term.json;
-  if (term.kind != Term::Kind::kSchema || !schema.is_object() || depth > kMaxDepth) return types;
+  if (term.kind != Term::Kind::kSchema || !schema.is_object() || depth > kMaxLevels) return types;
   if (schema.contains("$ref")) {
     types = possible_types(schemas, {&schemas.document().target(schema)}, depth + 1);
     if (schemas.document().is_old()) return types;
   }
-  if (schema.contains("type")) types &= named_types({schemas, schema, "type", schema["type"]});
+  if (schema.contains("type"))
+    types &= keywords::named_types({schemas, schema, "type", schema["type"]});
   if (schema["allOf"].is_array())
     for (const Json& part : schema["allOf"]) types &= possible_types(schemas, {&part}, depth + 1);
   return types;

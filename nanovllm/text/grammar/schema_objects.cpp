@@ -10,7 +10,8 @@ namespace nanovllm::grammar {
 namespace {
 
 /// Members times the numbers of them that are counted, for minProperties and maxProperties.
-constexpr size_t kMaxStates = 20'000;
+constexpr size_t kMaxMemberStates = 20'000;
+constexpr size_t kMaxMembers = 5000;
 constexpr size_t kMaxPatterns = 8;
 constexpr uint32_t kMaxPrefix = 10'000;
 
@@ -59,6 +60,8 @@ Expr SchemaValues::object(const Alternative& a) {
       add(name);
       required.insert(name);
     }
+  require(names.size() <= kMaxMembers, "{}: an object has more than {} named members",
+          schemas_.document().where(), kMaxMembers);
   std::vector<Member> named;
   for (const std::string_view name : names) {
     const Expr text =
@@ -79,9 +82,9 @@ Expr SchemaValues::members(const std::vector<Member>& named, Expr other, const L
   const bool has_max = counted.max != kUnlimited;
   const uint32_t most = has_max ? counted.max : std::max(counted.min, 1U);
   const size_t num_counts = std::min<size_t>(most, named.size()) + 1;
-  require(named.size() * num_counts <= kMaxStates || num_counts <= 2,
+  require(named.size() * num_counts <= kMaxMemberStates || num_counts <= 2,
           "{}: minProperties and maxProperties with {} members need more than {} states",
-          schemas_.document().where(), named.size(), kMaxStates);
+          schemas_.document().where(), named.size(), kMaxMemberStates);
   const Expr close = e_.text("}");
   std::vector<Expr> rest(num_counts);  // [number of members written]
   for (uint32_t num = 0; num < num_counts; ++num) rest[num] = list_end(other, num, counted, close);
@@ -118,7 +121,7 @@ Expr SchemaValues::other_key(const Alternative& a, const std::vector<std::string
   }
   if (is_free) return e_.repeat(json_.free_character, 0);
   std::vector<Expr> texts;
-  for (const std::string_view name : named) texts.push_back(written(e_, name, Coding::kJsonString));
+  for (const std::string_view name : named) texts.push_back(string_text(e_, name));
   return texts.empty() ? body : e_.both(body, e_.complement(e_.any_of(std::move(texts))));
 }
 

@@ -75,7 +75,7 @@ Expr SchemaValues::value(const Alternative& a) {
 
 Expr SchemaValues::written_value(const Json& value) {
   if (value.is_string()) return json_.quoted(e_, value.string());
-  return e_.any_of({e_.text(value.dump()), e_.text(decimal(value))});
+  return e_.any_of({e_.text(value.dump()), e_.text(number_text(value))});
 }
 
 Expr SchemaValues::number(const Alternative& a) {
@@ -84,10 +84,15 @@ Expr SchemaValues::number(const Alternative& a) {
   form.integer = !a.types[kFraction];
   if (a.min != nullptr) form.min = Bound{a.min->dump(), a.min_exclusive};
   if (a.max != nullptr) form.max = Bound{a.max->dump(), a.max_exclusive};
-  Expr result = grammar::number(e_, form, where);
+  const auto build = [&](const Json* origin) {
+    if (origin == nullptr) return grammar::number(e_, form, where);
+    return schemas_.document().located(
+        *origin, [&](const std::string& place) { return grammar::number(e_, form, place); });
+  };
+  Expr result = build(a.min != nullptr ? a.min : a.max);
   for (const Json* divisor : a.multiples) {
     form.multiple_of = divisor->dump();
-    const Expr multiples = grammar::number(e_, form, where);
+    const Expr multiples = build(divisor);
     result = divisor == a.multiples.front() ? multiples : e_.both(result, multiples);
   }
   if (!a.types[kInteger])  // only those with a fraction
@@ -113,7 +118,7 @@ Expr SchemaValues::string_body(const Alternative& a) {
   std::vector<Expr> texts;
   if (a.values) {
     for (const Json* value : *a.values)
-      if (value->is_string()) texts.push_back(written(e_, value->string(), Coding::kJsonString));
+      if (value->is_string()) texts.push_back(string_text(e_, value->string()));
     return e_.any_of(std::move(texts));
   }
   const bool is_plain = std::none_of(a.strings.begin(), a.strings.end(),
@@ -128,7 +133,7 @@ Expr SchemaValues::string_body(const Alternative& a) {
     body = body == Expr::kAny ? part : e_.both(body, part);
   }
   for (const Json* value : a.excluded)
-    if (value->is_string()) texts.push_back(written(e_, value->string(), Coding::kJsonString));
+    if (value->is_string()) texts.push_back(string_text(e_, value->string()));
   return texts.empty() ? body : e_.both(body, e_.complement(e_.any_of(std::move(texts))));
 }
 
