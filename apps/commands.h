@@ -10,6 +10,8 @@ void add_generate(Command program);
 void add_chat(Command program);
 /// Adds the commands tokenize, detokenize and render.
 void add_text_commands(Command program);
+/// Adds the commands of `grammar`.
+void add_grammar(Command program);
 void add_info(Command program);
 void add_bench(Command program);
 void add_serve(Command program);

@@ -100,6 +100,7 @@ int run(int argc, char** argv) {
   add_chat(program);
   add_serve(program);
   add_text_commands(program);
+  add_grammar(program);
   add_info(program);
   add_bench(program);
   add_model_commands(program);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "nanovllm/base/field.h"
+#include "nanovllm/base/structured_outputs.h"
 
 namespace nanovllm {
 
@@ -111,6 +112,8 @@ struct __attribute__((visibility("default"))) SamplingParams {
   /// Equal seeds give equal noise. Whether they give equal tokens in any batch depends on device
   /// and dtype (docs/architecture.md, "Numbers").
   std::optional<uint64_t> seed = std::nullopt;
+  /// The form that the answer must have; in JSON and Python `structured_outputs`.
+  std::optional<StructuredOutputs> constraint = std::nullopt;
   bool skip_special_tokens = true;  ///< leave special tokens out of the text
   bool detokenize = true;           ///< false: the text stays empty
 

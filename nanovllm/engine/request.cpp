@@ -82,7 +82,8 @@ bool Request::apply(const SequenceUpdate& change, double now, RequestUpdate& upd
           choice.output.cumulative_logprob.value_or(0) + double{change.logprobs.front().logprob};
     }
     // A token that ends the answer is shown only if it is a special one and those are kept.
-    const bool shown = seq.finish_reason != FinishReason::kStop ||
+    const bool shown = !std::ranges::binary_search(params_->stop_ids, token) ||
+                       seq.finish_reason != FinishReason::kStop ||
                        (tokenizer_ != nullptr && tokenizer_->is_special(token));
     if (choice.detokenizer && shown) add_text(choice, choice.detokenizer->push(token), update.text);
     if (seq.finish_reason == FinishReason::kStop &&
@@ -91,6 +92,9 @@ bool Request::apply(const SequenceUpdate& change, double now, RequestUpdate& upd
   } else if (change.status == RowStatus::kNotFinite) {
     choice.output.is_request_at_fault = allows_no_token(seq, vocab_size_);
     const char* reason = "the logits are not finite";
+    if (seq.constraint)
+      reason =
+          "the logits are not finite, or no token that is allowed continues the form of the answer";
     if (choice.output.is_request_at_fault)
       reason = params_->has_allowed_ids()
                    ? "bad_words and min_tokens leave no token of allowed_token_ids"

@@ -13,6 +13,7 @@
 #include "nanovllm/engine/request_params.h"
 #include "nanovllm/engine/sequence.h"
 #include "nanovllm/runtime/setup.h"
+#include "nanovllm/text/grammar/compile.h"
 #include "nanovllm/text/tokenizer/tokenizer.h"
 
 namespace nanovllm {
@@ -38,10 +39,13 @@ class RequestFactory {
   /// a row often have equal parameters; while one of them lives, the others share its parameters.
   std::shared_ptr<const RequestParams> prepare(const SamplingParams& params) const;
   /// Throws UserError for ids outside the vocabulary, and for a prompt that is empty or can never
-  /// fit. Prompts share cached blocks only if their `cache_salt` is equal.
+  /// fit.
+  /// Prompts share cached blocks only if their `cache_salt` is equal. The form of an answer holds
+  /// after the thought that the prompt has begun, and, if the model `may_think`, after one that it
+  /// begins itself.
   NewRequest make(std::vector<int32_t> prompt_token_ids,
-                  std::shared_ptr<const RequestParams> params,
-                  const std::string& cache_salt = "") const;
+                  std::shared_ptr<const RequestParams> params, const std::string& cache_salt = "",
+                  bool may_think = false) const;
   NewRequest make(std::vector<int32_t> prompt_token_ids, const SamplingParams& params,
                   const std::string& cache_salt = "") const {
     check_prompt(prompt_token_ids);
@@ -56,12 +60,17 @@ class RequestFactory {
   void check_ids(const char* where, std::span<const int32_t> ids) const;
   void check_prompt(std::span<const int32_t> ids) const;
   void check_params(const SamplingParams& params) const;
+  grammar::Cache& grammars() const;
+  std::unique_ptr<Constraint> constraint(const RequestParams& params,
+                                         std::span<const int32_t> prompt, bool may_think) const;
 
   const int64_t vocab_size_, max_model_len_, max_logprobs_;
   const std::vector<int32_t> end_tokens_;
   const std::shared_ptr<const Tokenizer> tokenizer_;
   mutable std::mutex mutex_;
   mutable std::weak_ptr<const RequestParams> last_;  // guarded by the mutex
+  mutable std::once_flag has_grammars_;
+  mutable std::unique_ptr<grammar::Cache> grammars_;
 };
 
 }  // namespace nanovllm

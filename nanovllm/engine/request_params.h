@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "nanovllm/base/config.h"
@@ -8,6 +9,10 @@
 #include "nanovllm/text/stop_strings.h"
 
 namespace nanovllm {
+
+namespace grammar {
+class Grammar;
+}
 
 /// The sampling parameters of a request in the forms in which the engine uses them.
 /// RequestFactory::prepare() makes them once, and all prompts and choices share them.
@@ -19,6 +24,8 @@ struct RequestParams {
   // The lists that a running choice takes along to the ranks, in the formats of SlotSetup. If all
   // tokens are allowed, both lists of them are empty; otherwise the longer form is.
   std::vector<int32_t> bad_words = {}, allowed_ids = {}, allowed_mask = {};
+
+  std::shared_ptr<grammar::Grammar> grammar = {};  ///< null: the answers are free
 
   bool has_allowed_ids() const { return !allowed_ids.empty() || !allowed_mask.empty(); }
   /// Whether a running choice takes lists along.

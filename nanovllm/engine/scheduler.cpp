@@ -27,6 +27,7 @@ void erase_by_age(Container& sequences, Sequence* seq) {
 FinishReason end_of(const Sequence& seq) {
   if (std::ranges::binary_search(seq.params->stop_ids, seq.token_ids.back()))
     return FinishReason::kStop;
+  if (seq.constraint && seq.constraint->is_done()) return FinishReason::kStop;
   return seq.num_known() < seq.final_len() ? FinishReason::kNone : FinishReason::kLength;
 }
 

@@ -15,8 +15,8 @@ struct Bound {
 
 struct NumberForm {
   bool integer = false;
-  std::optional<Bound> min, max;
-  std::optional<std::string> multiple_of;
+  std::optional<Bound> min = {}, max = {};
+  std::optional<std::string> multiple_of = {};
 };
 
 /// JSON numbers in their usual form (no leading zeros). Integers have neither a fraction nor an
