@@ -42,6 +42,8 @@ class XmlParameters {
         options_(options),
         where_(where),
         space_(parse_regex(e, "[ \\t\\r\\n]*", {}, where)) {
+    // Refuses what is no schema, so that the keywords below have their types.
+    parse_json_schema(e, schema, options, where);
     value_["$ref"] = "#/$defs/-value-";
     for (const char* key : {"$defs", "definitions"})
       if (schema.contains(key)) value_[key] = schema[key];
