@@ -178,7 +178,15 @@ TEST(StructuralTag, XmlParameters) {
   check(R"({"type": "qwen_xml_parameter", "json_schema": true})",
         {"", "<parameter=a>x</parameter>"}, {"x"});
   check_refused(style("gemma", "{}"), "the style \"gemma\" is not supported");
-  check_refused(style("qwen_xml", R"({"type": "string"})"), "/format/json_schema");
+  for (const char* wrong :
+       {R"({"type": "string"})", R"({"type": "object", "properties": 1})", "1", "false",
+        R"({"type": "object", "required": [1]})", R"({"$ref": "#/$defs/a"})",
+        R"({"type": "object", "patternProperties": {"a": {}}})",
+        R"({"type": "object", "properties": {"a": {"anyOf": 1}}})",
+        R"({"type": "object", "properties": {"a": {"type": "string", "pattern": 1}}})",
+        R"({"type": "object", "properties": {"a": {"type": "string", "minLength": "1"}}})",
+        R"({"$defs": {"a": {"$ref": "#/$defs/a"}}, "properties": {"a": {"$ref": "#/$defs/a"}}})"})
+    check_refused(style("qwen_xml", wrong), "/format/json_schema");
 }
 
 TEST(StructuralTag, OlderForm) {

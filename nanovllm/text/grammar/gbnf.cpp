@@ -48,7 +48,7 @@ class Gbnf final : GrammarParser {
     if (next_is("!") || token.kind == Kind::kSpecialToken)
       error(token.line, "{} stands for a token, which is not supported; write its text in quotes",
             shown(token.text));
-    if (take(".")) return character(e_, CodePoints::all(), Coding::kUtf8);
+    if (take(".")) return any_character();
     if (token.kind == Kind::kName) {
       check_name(token);
       ++at_;

@@ -11,9 +11,10 @@ namespace nanovllm::grammar {
 
 namespace {
 
-bool is_ascii_digit(char c) { return c >= '0' && c <= '9'; }
+bool is_space(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool starts_name(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
-bool continues_name(char c) { return starts_name(c) || is_ascii_digit(c) || c == '-'; }
+bool continues_name(char c) { return starts_name(c) || is_digit(c) || c == '-'; }
 
 }  // namespace
 
@@ -34,7 +35,7 @@ size_t GrammarParser::end_of_literal(std::string_view text, size_t begin, char c
     if (text[i] == '\\') ++i;
     else if (text[i] == close) return i + 1;
   }
-  error(line, "a literal that begins with {} has no end", text[begin]);
+  error(line, "what begins with {} has no end", text[begin]);
 }
 
 void GrammarParser::add_tokens(std::string_view text) {
@@ -45,11 +46,8 @@ void GrammarParser::add_tokens(std::string_view text) {
   for (size_t i = 0, begin = 0; i < text.size(); begin = i) {
     const char c = text[i];
     const std::string_view rest = text.substr(i);
-    if (c == '\n') {
-      ++line, ++i, new_line = true;
-      continue;
-    }
-    if (c == ' ' || c == '\t' || c == '\r') {
+    if (is_space(c)) {
+      if (c == '\n') ++line, new_line = true;
       ++i;
       continue;
     }
@@ -61,33 +59,29 @@ void GrammarParser::add_tokens(std::string_view text) {
     if (starts_name(c) || (c == '%' && lark)) {
       token.kind = c == '%' ? Kind::kDirective : Kind::kName;
       // The dash of "->" begins an alias.
-      while (++i < text.size() && continues_name(text[i]) && !text.substr(i).starts_with("->")) {
-      }
-    } else if (is_ascii_digit(c)) {
+      do ++i;
+      while (i < text.size() && continues_name(text[i]) && !text.substr(i).starts_with("->"));
+    } else if (is_digit(c)) {
       token.kind = Kind::kNumber;
-      while (++i < text.size() && is_ascii_digit(text[i])) {
-      }
+      i = std::min(text.find_first_not_of("0123456789", i), text.size());
     } else if (c == '"' || (c == '/' && lark)) {
       token.kind = c == '"' ? Kind::kString : Kind::kRegex;
       i = end_of_literal(text, i, c, line);
       const size_t flags = std::min(text.find_first_not_of("imslux", i), text.size());
       if (lark && (flags == text.size() || !continues_name(text[flags]))) i = flags;
-    } else if (c == '[' && !lark) {
-      token.kind = Kind::kSet;
-      i = end_of_literal(text, i, ']', line);
-    } else if (c == '<') {
-      token.kind = Kind::kSpecialToken;
-      i = end_of_literal(text, i, '>', line);
+    } else if (c == '<' || (c == '[' && !lark)) {
+      token.kind = c == '<' ? Kind::kSpecialToken : Kind::kSet;
+      i = end_of_literal(text, i, c == '<' ? '>' : ']', line);
     } else if (c == '{' && !tokens_.empty() && tokens_.back().kind == Kind::kDirective) {
       token.kind = Kind::kJson;
       token.starts_line = false;
-      for (int braces = 0; i < text.size(); ++i) {
+      for (int braces = 1; braces > 0;) {
+        if (++i == text.size()) error(token.line, "an object that begins with {{ has no end");
         if (text[i] == '"') i = end_of_literal(text, i, '"', line) - 1;
         line += text[i] == '\n' ? 1 : 0;
         braces += text[i] == '{' ? 1 : text[i] == '}' ? -1 : 0;
-        if (braces == 0) break;
       }
-      if (i++ == text.size()) error(token.line, "an object that begins with {{ has no end");
+      ++i;
     } else {
       i += rest.starts_with("::=") ? 3 : rest.starts_with("->") || rest.starts_with("..") ? 2 : 1;
       if (lark && (c == '(' || c == '[')) ++open;
@@ -100,13 +94,9 @@ void GrammarParser::add_tokens(std::string_view text) {
 }
 
 bool GrammarParser::take(std::string_view symbol) {
-  if (!next_is(symbol)) return false;
-  ++at_;
-  return true;
-}
-
-void GrammarParser::expect(std::string_view symbol) {
-  if (!take(symbol)) unexpected(std::string(symbol));
+  const bool found = next_is(symbol);
+  at_ += found ? 1 : 0;
+  return found;
 }
 
 const GrammarParser::Token& GrammarParser::expect(Kind kind, const char* what) {
@@ -114,11 +104,9 @@ const GrammarParser::Token& GrammarParser::expect(Kind kind, const char* what) {
   return tokens_[at_++];
 }
 
-void GrammarParser::unexpected(const std::string& expected) const {
-  const Token& token = peek();
-  const uint32_t line = token.kind != Kind::kEnd ? token.line : at_ > 0 ? tokens_[at_ - 1].line : 1;
-  error(line, "{} instead of {}",
-        token.kind == Kind::kEnd ? std::string("the end of the rule") : shown(token.text),
+void GrammarParser::unexpected(std::string_view expected) const {
+  const bool at_end = peek().kind == Kind::kEnd && at_ > 0;
+  error(at_end ? tokens_[at_ - 1].line : peek().line, "{} instead of {}", shown(peek().text),
         expected);
 }
 
@@ -137,10 +125,11 @@ GrammarParser::Rule& GrammarParser::find_rule(const Token& name) {
   return rules_[found->second];
 }
 
-Expr GrammarParser::start_rule(std::string_view name) {
-  require(rule_names_.contains(name), "{}: the grammar has no rule '{}', where it would start",
+Expr GrammarParser::start_rule(std::string_view name) const {
+  const auto found = rule_names_.find(name);
+  require(found != rule_names_.end(), "{}: the grammar has no rule '{}', where it would start",
           where_, name);
-  return rules_[rule_names_[name]].expr;
+  return rules_[found->second].expr;
 }
 
 Expr GrammarParser::read(size_t begin, size_t end) {
@@ -178,16 +167,15 @@ Expr GrammarParser::group(std::string_view close) {
 
 uint32_t GrammarParser::number() {
   const Token& token = expect(Kind::kNumber, "a number");
-  // More cannot be meant, and the next of the limits would name a number of bytes.
+  uint32_t value = 0;
   if (token.text.size() > 9)
     error(token.line, "the number {} has more than 9 digits", shown(token.text));
-  uint32_t value = 0;
   std::from_chars(token.text.data(), token.text.data() + token.text.size(), value);
   return value;
 }
 
 Expr GrammarParser::repeated(Expr part) {
-  while (true) {
+  for (int times = 0;; ++times) {
     const uint32_t line = peek().line;
     uint32_t min = 0, max = kUnlimited;
     if (take("+")) min = 1;
@@ -195,12 +183,13 @@ Expr GrammarParser::repeated(Expr part) {
     else if (take("{")) {
       if (!next_is(",")) max = min = number();
       if (take(",")) max = next_is("}") ? kUnlimited : number();
-      expect("}");
+      if (!take("}")) unexpected("}");
     } else if (next_is("~") && peek(1).kind == Kind::kNumber && take("~")) {
       max = min = number();
       if (take("..")) max = number();
     } else if (!take("*")) return part;
     if (min > max) error(line, "a repetition of at least {} and at most {} times", min, max);
+    if (times == kMaxGrammarNesting) error(line, "more than {} repetitions of one item", times);
     part = e_.repeat(part, min, max);
   }
 }
@@ -221,16 +210,16 @@ char32_t GrammarParser::next_character(std::string_view& literal, uint32_t line)
     uint32_t value = 0;
     const std::string_view hex = literal.substr(0, digits);
     const auto end = std::from_chars(hex.data(), hex.data() + hex.size(), value, 16).ptr;
-    if (hex.size() < digits || end != hex.data() + digits || !CodePoints::all().contains(value))
+    if (end != hex.data() + digits || !CodePoints::all().contains(value))
       error(line, "\\{} needs {} hexadecimal digits of a character", escape, digits);
     literal.remove_prefix(digits);
     return value;
   }
-  // A sign of a regular expression may be escaped in GBNF, but Lark would keep the backslash.
+  // GBNF may escape each sign, but Lark would keep the backslash before most of them.
   static constexpr std::string_view kSigns = "\"\\'/^$.*+?()[]{}|-";
-  if (kSigns.substr(0, syntax_ == Syntax::kLark ? 4 : kSigns.npos).find(escape) != kSigns.npos)
-    return c;
-  error(line, "unknown escape sequence \\{}", escape);
+  if (kSigns.substr(0, syntax_ == Syntax::kLark ? 4 : kSigns.npos).find(escape) == kSigns.npos)
+    error(line, "unknown escape sequence \\{}", escape);
+  return c;
 }
 
 std::string GrammarParser::unescaped(std::string_view literal, uint32_t line) const {
@@ -240,8 +229,7 @@ std::string GrammarParser::unescaped(std::string_view literal, uint32_t line) co
 }
 
 Expr parse_grammar(Expressions& e, std::string_view text, const std::string& where) {
-  return find_bytes(text, "::=") != text.npos ? parse_gbnf(e, text, where)
-                                              : parse_lark(e, text, where);
+  return text.find("::=") != text.npos ? parse_gbnf(e, text, where) : parse_lark(e, text, where);
 }
 
 }  // namespace nanovllm::grammar

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -12,7 +11,6 @@
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/json.h"
 #include "nanovllm/text/grammar/code_points.h"
-#include "nanovllm/text/grammar/expressions.h"
 
 namespace nanovllm::grammar {
 
@@ -45,24 +43,25 @@ class GrammarParser {
   };
   struct Rule {
     Token name;
-    size_t begin = 0, end = 0;  ///< the body's tokens
+    size_t begin, end;  ///< the body's tokens
     Expr expr = Expr::kNothing;
-    // Only Lark has these.
-    bool lazy = false;
-    size_t suffix = 0;           ///< the token of a text that ends a lazy rule, if not 0
-    std::string_view pattern{};  ///< of an imported terminal
+    std::string_view pattern{};                      ///< of a terminal that Lark imports
     enum { kUnread, kOpen, kRead } state = kUnread;  ///< of a terminal
   };
 
   GrammarParser(Expressions& e, Syntax syntax, std::string_view text, const std::string& where);
   ~GrammarParser() = default;
 
+  /// One alternative.
+  virtual Expr alternative() { return sequence(); }
+  /// An item without its repetition, or nothing where a sequence ends.
+  virtual std::optional<Expr> item() = 0;
+
+  std::string place(uint32_t line) const { return fmt::format("{}: line {}", where_, line); }
   template <class... Args>
   [[noreturn]] void error(uint32_t line, fmt::format_string<Args...> format, Args&&... args) const {
-    nanovllm::fail("{}: line {}: {}", where_, line,
-                   fmt::format(format, std::forward<Args>(args)...));
+    fail("{}: {}", place(line), fmt::format(format, std::forward<Args>(args)...));
   }
-  /// The text of a token for a message.
   static std::string shown(std::string_view text) { return printable(Json(text)); }
 
   /// A token of the body that is being read; kEnd after its last one.
@@ -73,46 +72,39 @@ class GrammarParser {
     return peek(ahead).kind == Kind::kSymbol && peek(ahead).text == symbol;
   }
   bool take(std::string_view symbol);
-  void expect(std::string_view symbol);
   const Token& expect(Kind kind, const char* what);
-  [[noreturn]] void unexpected(const std::string& expected) const;
+  [[noreturn]] void unexpected(std::string_view expected) const;
 
-  /// Adds a rule, whose body is read later.
   Rule& add_rule(const Token& name, size_t begin, size_t end);
   Rule& find_rule(const Token& name);
-  Expr start_rule(std::string_view name);
+  Expr start_rule(std::string_view name) const;
   /// The expression of these tokens.
   Expr read(size_t begin, size_t end);
-
-  Expr alternatives();
   Expr sequence();
   /// The alternatives in parentheses or brackets.
   Expr group(std::string_view close);
-  /// One alternative.
-  virtual Expr alternative() { return sequence(); }
-  /// An item without its repetition, or nothing where a sequence ends.
-  virtual std::optional<Expr> item() = 0;
 
   /// Takes a character, which may be an escape sequence, from the start of a literal.
   char32_t next_character(std::string_view& literal, uint32_t line) const;
-  /// The text between the quotes.
   std::string unescaped(std::string_view literal, uint32_t line) const;
+  Expr any_character() { return character(e_, CodePoints::all(), Coding::kUtf8); }
 
   Expressions& e_;
   const Syntax syntax_;
-  const std::string where_;
+  const std::string& where_;
   std::vector<Token> tokens_;
+  size_t at_ = 0, end_ = 0;  ///< the next token, and the end of the body
   std::vector<Rule> rules_;
   std::unordered_map<std::string_view, size_t> rule_names_;
-  size_t at_ = 0, end_ = 0;
 
  private:
   void add_tokens(std::string_view text);
   size_t end_of_literal(std::string_view text, size_t begin, char close, uint32_t line) const;
+  Expr alternatives();
   Expr repeated(Expr part);
   uint32_t number();
 
-  Token end_token_{Kind::kEnd, false, 1, {}};
+  const Token end_token_{Kind::kEnd, false, 1, "the end of the rule"};
   int nesting_ = 0;
 };
 

@@ -27,7 +27,7 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 25> kCommonT
     {"SIGNED_FLOAT", R"([+-]?([0-9]+[eE][+-]?[0-9]+|([0-9]+\.[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?))"},
     {"NUMBER", R"(([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?)"},
     {"SIGNED_NUMBER", R"([+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?)"},
-    {"ESCAPED_STRING", R"("([^"\\]|\\[\s\S])*")"},
+    {"ESCAPED_STRING", R"("([^"\\]|\\.)*")"},
     {"LCASE_LETTER", "[a-z]"},
     {"UCASE_LETTER", "[A-Z]"},
     {"LETTER", "[A-Za-z]"},
@@ -71,8 +71,9 @@ class Lark final : GrammarParser {
     std::vector<Expr> ignored;
     for (const auto& [begin, end] : ignored_) ignored.push_back(read(begin, end));
     between_ = e_.repeat(e_.any_of(std::move(ignored)), 0);
+    in_terminal_ = false;
     for (const Rule& rule : rules_)
-      if (!names_terminal(rule.name.text)) e_.define(rule.expr, body(rule));
+      if (!names_terminal(rule.name.text)) e_.define(rule.expr, read(rule.begin, rule.end));
     const Expr start = start_rule("start");
     return starts_with_ignored_ ? e_.sequence(between_, start) : start;
   }
@@ -82,30 +83,21 @@ class Lark final : GrammarParser {
     while (take("?") || take("!")) {  // the form of the syntax tree
     }
     const Token& name = expect(Kind::kName, "the name of a rule");
-    Rule rule;
-    if (take("[")) attributes(rule);
+    // Attributes such as "lazy" depend on the lexer or on tokens. To capture changes no text.
+    while (take("[") || take(",")) {
+      const Token& attribute = expect(Kind::kName, "an attribute");
+      if (attribute.text != "capture")
+        error(attribute.line, "the attribute {} is not supported", shown(attribute.text));
+      if (take("=")) expect(Kind::kString, "a name");
+      if (!next_is(",") && !take("]")) unexpected("]");
+    }
     if (next_is("{")) error(name.line, "the template {} is not supported", shown(name.text));
     if (take(".")) {  // a priority, which cannot change the language
       take("-");
       expect(Kind::kNumber, "a priority");
     }
-    expect(":");
-    Rule& added = add_rule(name, at_, end_);
-    added.lazy = rule.lazy;
-    added.suffix = rule.suffix;
-  }
-
-  void attributes(Rule& rule) {
-    do {
-      const Token& name = expect(Kind::kName, "an attribute");
-      const bool has_value = take("=");
-      if (name.text == "lazy" || name.text == "suffix") rule.lazy = true;
-      else if (name.text != "capture")
-        error(name.line, "the attribute {} of a rule is not supported", shown(name.text));
-      if (name.text == "suffix") rule.suffix = at_;
-      if (has_value && peek().kind != Kind::kEnd) ++at_;
-    } while (take(","));
-    expect("]");
+    if (!take(":")) unexpected(":");
+    add_rule(name, at_, end_);
   }
 
   void directive() {
@@ -133,7 +125,7 @@ class Lark final : GrammarParser {
       error(tokens_[at_ - 1].line, "only terminals of 'common' can be imported");
     ++at_;
     const bool list = !take(".");
-    if (list) expect("(");
+    if (list && !take("(")) unexpected("(");
     do {
       const Token& name = expect(Kind::kName, "the name of a terminal");
       const auto common = std::ranges::find(kCommonTerminals, name.text,
@@ -144,22 +136,7 @@ class Lark final : GrammarParser {
       if (!names_terminal(alias.text)) error(alias.line, "a terminal has a name in upper case");
       add_rule(alias, 0, 0).pattern = common->second;
     } while (list && take(","));
-    if (list) expect(")");
-  }
-
-  /// The body of a rule, in which ignored text may follow each terminal.
-  Expr body(const Rule& rule) {
-    in_terminal_ = rule.lazy;
-    Expr result = read(rule.begin, rule.end);
-    if (!rule.lazy) return result;
-    if (rule.suffix != 0) {
-      at_ = rule.suffix;
-      const std::optional<Expr> suffix = item();
-      if (!suffix) unexpected("a suffix");
-      result = e_.sequence(result, *suffix);
-    }
-    const Expr longer = e_.sequence({result, e_.byte_range(0, 255), Expr::kAny});
-    return e_.sequence(e_.both(result, e_.complement(longer)), between_);
+    if (list && !take(")")) unexpected(")");
   }
 
   Expr terminal(Rule& rule) {
@@ -192,14 +169,14 @@ class Lark final : GrammarParser {
       if (!in_terminal_) error(peek().line, "~ may only stand in a terminal or before a number");
     const std::optional<Expr> result = plain_item();
     if (!negated || !result) return result;
-    const Expr text = e_.repeat(character(e_, CodePoints::all(), Coding::kUtf8), 0);
-    return e_.both(text, e_.complement(*result));
+    return e_.both(e_.repeat(any_character(), 0), e_.complement(*result));
   }
 
   std::optional<Expr> plain_item() {
     if (next_is("(")) return group(")");
     if (next_is("[")) return e_.optional(group("]"));
     const Token& token = peek();
+    if (token.kind == Kind::kName && next_is(":", 1)) return std::nullopt;  // the next definition
     if (token.kind == Kind::kName && !names_terminal(token.text)) {
       ++at_;
       Rule& rule = find_rule(token);
@@ -256,15 +233,12 @@ class Lark final : GrammarParser {
       error(token.line, "{} is not supported here", shown(token.text));
     ++at_;
     const Token& schema = expect(Kind::kJson, "{ and a JSON schema");
-    return parse_json_schema(e_, object(schema), {}, line_of(schema));
+    return parse_json_schema(e_, object(schema), {}, place(schema.line));
   }
 
-  Json object(const Token& token) const { return parse_json(token.text, line_of(token)); }
-  std::string line_of(const Token& token) const {
-    return fmt::format("{}: line {}", where_, token.line);
-  }
+  Json object(const Token& token) const { return parse_json(token.text, place(token.line)); }
   Expr regex(std::string_view pattern, uint32_t line) {
-    return parse_regex(e_, pattern, {}, fmt::format("{}: line {}", where_, line));
+    return parse_regex(e_, pattern, {}, place(line));
   }
 
   std::vector<std::pair<size_t, size_t>> ignored_;  ///< tokens of each %ignore
