@@ -87,16 +87,17 @@ StepInput BatchBuilder::build(const StepPlan& plan, bool with_lists) {
 StepInput BatchBuilder::build_late(const StepPlan& plan) {
   arrays_.clear();
   const auto num_words = to_size(num_mask_words_);
-  for (size_t i = 0; i < plan.outputs.size(); ++i) {
-    const Sequence& seq = *plan.outputs[i].seq;
-    if (!plan.outputs[i].is_late() || seq.is_finished()) continue;
-    arrays_.late_outputs.push_back(static_cast<int32_t>(i));
-    std::vector<int32_t>& words = arrays_.mask_words;
-    words.resize(words.size() + num_words);
-    const std::span<int32_t> mask = std::span(words).last(num_words);
-    seq.constraint->fill(mask);
-    allow_only(*seq.params, mask);
-  }
+  for (size_t i = 0; i < plan.outputs.size(); ++i)
+    if (plan.outputs[i].is_late() && !plan.outputs[i].seq->is_finished())
+      arrays_.late_outputs.push_back(static_cast<int32_t>(i));
+  arrays_.mask_words.resize(arrays_.late_outputs.size() * num_words);
+  masks_.clear();
+  for (const int32_t output : arrays_.late_outputs)
+    masks_.push_back({plan.outputs[to_size(output)].seq->constraint.get(),
+                      std::span(arrays_.mask_words).subspan(masks_.size() * num_words, num_words)});
+  pool_.fill(masks_);
+  for (size_t i = 0; i < masks_.size(); ++i)
+    allow_only(*plan.outputs[to_size(arrays_.late_outputs[i])].seq->params, masks_[i].bits);
   return arrays_.write(plan.step, buffer_);
 }
 

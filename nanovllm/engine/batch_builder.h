@@ -7,6 +7,7 @@
 #include "nanovllm/base/ceil_div.h"
 #include "nanovllm/engine/scheduler.h"
 #include "nanovllm/runtime/step_io.h"
+#include "nanovllm/text/mask_pool.h"
 
 namespace nanovllm {
 
@@ -30,6 +31,8 @@ class BatchBuilder {
   StepArrays arrays_;
   std::vector<uint64_t> lists_;  // of each slot: the RequestParams whose lists it has; 0: none
   std::vector<std::byte> buffer_;
+  std::vector<MaskPool::Job> masks_;  // of the late part
+  MaskPool pool_;
 };
 
 }  // namespace nanovllm

@@ -8,7 +8,6 @@
 #include "nanovllm/base/strings/utf8.h"
 #include "nanovllm/base/to_size.h"
 #include "nanovllm/text/bad_words.h"
-#include "nanovllm/text/grammar/after_thought.h"
 
 namespace nanovllm {
 
@@ -29,7 +28,8 @@ RequestFactory::RequestFactory(const EngineSetup& setup, std::shared_ptr<const T
       max_model_len_(setup.config.max_model_len),
       max_logprobs_(setup.config.max_logprobs),
       end_tokens_(end_tokens(setup.model, tokenizer.get())),
-      tokenizer_(std::move(tokenizer)) {}
+      tokenizer_(std::move(tokenizer)),
+      forms_(tokenizer_, end_tokens_) {}
 
 void RequestFactory::check_prompt(std::span<const int32_t> ids) const {
   require(!ids.empty(), "the prompt is empty; it needs at least one token");
@@ -72,7 +72,7 @@ std::shared_ptr<const RequestParams> RequestFactory::prepare(const SamplingParam
   check_params(given);
   static std::atomic<uint64_t> num_made = 0;
   RequestParams made = {.id = ++num_made, .given = given, .stop = StopPatterns(given.stop)};
-  if (given.constraint) made.grammar = grammars().get(*given.constraint, "structured_outputs");
+  if (given.constraint) made.grammar = forms_.get(*given.constraint, "structured_outputs");
   for (std::optional<int64_t>* number : {&made.given.logprobs, &made.given.prompt_logprobs})
     if (*number) *number = std::min(**number, vocab_size_);
   made.stop_ids = given.stop_token_ids;
@@ -94,40 +94,6 @@ std::shared_ptr<const RequestParams> RequestFactory::prepare(const SamplingParam
   return shared;
 }
 
-grammar::Cache& RequestFactory::grammars() const {
-  require(tokenizer_ != nullptr,
-          "structured_outputs needs a tokenizer; the model has no tokenizer.json");
-  std::call_once(has_grammars_, [this] {
-    grammars_ = std::make_unique<grammar::Cache>(
-        std::make_shared<const grammar::TokenTrie>(tokenizer_->token_texts(), end_tokens_));
-  });
-  return *grammars_;
-}
-
-std::unique_ptr<Constraint> RequestFactory::constraint(const RequestParams& params,
-                                                       std::span<const int32_t> prompt,
-                                                       bool may_think) const {
-  using grammar::AfterThought;
-  auto answer = std::make_unique<grammar::Matcher>(params.grammar);
-  const auto begin = tokenizer_->token_to_id("<think>"), end = tokenizer_->token_to_id("</think>");
-  if (!begin || !end) return answer;
-  // The prompt's last tag tells whether a thought is open. One that was closed where the prompt
-  // ends is that of this answer, which then has no other.
-  const auto is_tag = [&](int32_t id) { return id == *begin || id == *end; };
-  const auto last = std::ranges::find_if(prompt.rbegin(), prompt.rend(), is_tag);
-  auto state = may_think ? AfterThought::State::kMayThink : AfterThought::State::kAnswering;
-  if (last != prompt.rend()) {
-    const auto is_space = [&](int32_t id) {
-      return tokenizer_->token_texts().contains(id) &&
-             tokenizer_->token_texts().text(id).find_first_not_of(" \n") == std::string_view::npos;
-    };
-    if (*last == *begin) state = AfterThought::State::kThinking;
-    else if (std::all_of(prompt.rbegin(), last, is_space)) state = AfterThought::State::kAnswering;
-  }
-  if (state == AfterThought::State::kAnswering) return answer;
-  return std::make_unique<AfterThought>(std::move(answer), *begin, *end, state);
-}
-
 NewRequest RequestFactory::make(std::vector<int32_t> prompt,
                                 std::shared_ptr<const RequestParams> params,
                                 const std::string& cache_salt, bool may_think) const {
@@ -141,7 +107,7 @@ NewRequest RequestFactory::make(std::vector<int32_t> prompt,
     seq->params = params;
     seq->max_tokens = params->given.max_tokens;
     seq->cache_salt = salt;
-    if (params->grammar) seq->constraint = constraint(*params, prompt, may_think);
+    if (params->grammar) seq->constraint = forms_.constraint(params->grammar, prompt, may_think);
     seq->token_ids = prompt;
     seq->num_prompt_tokens = static_cast<int64_t>(prompt.size());
     made.choices.push_back(std::move(seq));

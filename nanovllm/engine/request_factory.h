@@ -13,7 +13,7 @@
 #include "nanovllm/engine/request_params.h"
 #include "nanovllm/engine/sequence.h"
 #include "nanovllm/runtime/setup.h"
-#include "nanovllm/text/grammar/compile.h"
+#include "nanovllm/text/grammar/forms.h"
 #include "nanovllm/text/tokenizer/tokenizer.h"
 
 namespace nanovllm {
@@ -60,17 +60,13 @@ class RequestFactory {
   void check_ids(const char* where, std::span<const int32_t> ids) const;
   void check_prompt(std::span<const int32_t> ids) const;
   void check_params(const SamplingParams& params) const;
-  grammar::Cache& grammars() const;
-  std::unique_ptr<Constraint> constraint(const RequestParams& params,
-                                         std::span<const int32_t> prompt, bool may_think) const;
 
   const int64_t vocab_size_, max_model_len_, max_logprobs_;
   const std::vector<int32_t> end_tokens_;
   const std::shared_ptr<const Tokenizer> tokenizer_;
+  const grammar::Forms forms_;
   mutable std::mutex mutex_;
   mutable std::weak_ptr<const RequestParams> last_;  // guarded by the mutex
-  mutable std::once_flag has_grammars_;
-  mutable std::unique_ptr<grammar::Cache> grammars_;
 };
 
 }  // namespace nanovllm

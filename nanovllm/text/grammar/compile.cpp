@@ -64,20 +64,16 @@ std::shared_ptr<Grammar> compile(const StructuredOutputs& form,
   return std::make_shared<Grammar>(std::move(e), start, std::move(trie));
 }
 
-std::shared_ptr<Grammar> Cache::get(const StructuredOutputs& form, const std::string& where) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (const auto known = std::ranges::find(entries_, form, &Entry::form);
-        known != entries_.end()) {
-      entries_.splice(entries_.begin(), entries_, known);
-      return known->grammar;
-    }
-  }
-  auto grammar = compile(form, trie_, where);
-  const std::lock_guard lock(mutex_);
-  entries_.push_front({form, grammar});
-  if (entries_.size() > kMaxGrammars) entries_.pop_back();
-  return grammar;
+std::shared_ptr<const TokenTrie> make_trie(const TokenTexts& texts,
+                                           std::span<const int32_t> end_ids) {
+  auto trie = std::make_shared<const TokenTrie>(texts, end_ids);
+  // Nearly every schema has strings, and the trie keeps the walk through their characters.
+  const auto strings = compile({.json = R"({"type": "string"})"}, trie, "");
+  TokenBits bits((trie->num_tokens() + 31) / 32);
+  Matcher matcher(strings);
+  matcher.accept_text("\"");
+  matcher.fill(bits);
+  return trie;
 }
 
 }  // namespace nanovllm::grammar

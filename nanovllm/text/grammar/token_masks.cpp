@@ -200,21 +200,21 @@ Matcher::~Matcher() {
 }
 
 void Matcher::accept(int32_t id) {
+  const TokenTrie& trie = grammar_->trie();
+  if (std::ranges::find(trie.end_ids(), id) != trie.end_ids().end()) ended_ = true;
+  else if (const std::string_view text = trie.text(id); !text.empty()) accept_text(text);
+  else state_ = Expr::kNothing;
+}
+
+void Matcher::accept_text(std::string_view text) {
   if (ended_) return;
   const std::lock_guard lock(grammar_->mutex_);
-  const TokenTrie& trie = grammar_->trie();
-  if (std::ranges::find(trie.end_ids(), id) != trie.end_ids().end()) {
-    ended_ = true;
-    return;
-  }
-  const std::string_view text = trie.text(id);
   try {
     for (const char byte : text) state_ = grammar_->e_->derive(state_, static_cast<uint8_t>(byte));
     grammar_->bound_memory();
   } catch (const std::exception&) {
     state_ = Expr::kNothing;
   }
-  if (text.empty()) state_ = Expr::kNothing;
 }
 
 void Matcher::fill(std::span<int32_t> bits) const {

@@ -4,6 +4,7 @@
 #include <memory>
 #include <mutex>
 #include <span>
+#include <string_view>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
@@ -78,6 +79,8 @@ class Matcher : public Constraint {
   void accept(int32_t id) override;
   void fill(std::span<int32_t> bits) const override;
   bool is_done() const override { return ended_ || state_ == Expr::kEmpty; }
+  /// Appends text that need not be whole tokens.
+  void accept_text(std::string_view text);
   /// Whether the answer may end here.
   bool may_end() const;
 

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "nanovllm/base/structured_outputs.h"
+#include "nanovllm/text/constraint.h"
+#include "nanovllm/text/grammar/token_masks.h"
+#include "nanovllm/text/tokenizer/tokenizer.h"
+
+namespace nanovllm::grammar {
+
+/// The forms to which the answers of an engine are held. Those that were asked for last stay
+/// compiled, with their states and masks. Thread-safe; different forms are compiled at once.
+class Forms {
+ public:
+  /// `tokenizer` may be null: then no answer can have a form.
+  Forms(std::shared_ptr<const Tokenizer> tokenizer, std::vector<int32_t> end_ids)
+      : tokenizer_(std::move(tokenizer)), end_ids_(std::move(end_ids)) {}
+
+  /// Throws UserError that begins with `where`: see compile().
+  std::shared_ptr<Grammar> get(const StructuredOutputs& form, const std::string& where) const;
+
+  /// Holds one answer to the prompt to a grammar, from after its thought on: one that the prompt
+  /// has begun, or, if the model `may_think`, one that the answer begins.
+  std::unique_ptr<Constraint> constraint(std::shared_ptr<Grammar> grammar,
+                                         std::span<const int32_t> prompt, bool may_think) const;
+
+ private:
+  static constexpr size_t kMaxGrammars = 64;
+  struct Entry {
+    StructuredOutputs form;
+    std::shared_ptr<Grammar> grammar;
+  };
+
+  std::shared_ptr<const Tokenizer> tokenizer_;
+  std::vector<int32_t> end_ids_;
+  mutable std::once_flag has_trie_;
+  mutable std::shared_ptr<const TokenTrie> trie_;  // made for the first form
+  mutable std::mutex mutex_;
+  mutable std::list<Entry> entries_;  // the last used first
+};
+
+}  // namespace nanovllm::grammar
