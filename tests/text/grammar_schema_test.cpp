@@ -129,12 +129,14 @@ TEST(JsonSchema, WritesStringsAndWhiteSpace) {
                   {R"({"a\"b":"x\ny"})"},
                   {R"({"a\"b":"x\u0079"})", R"({"a\u0022b":1})"}}});
   const char* const kList = R"({"properties":{"a":{"type":"array"}}})";
-  check_schemas({{kList, {R"({"a": [1, 2], "b": {}})", "{}"}, {R"({"a":[]})", "{ }"}}},
-                {.disable_any_whitespace = true});
-  check_schemas({{kList, {R"({"a":[1,2 ]})"}, {R"({"a":  []})", "{\n}"}}},
-                {.whitespace_pattern = " ?"});
+  JsonSchemaOptions compact, pattern, strict;
+  compact.disable_any_whitespace = true;
+  pattern.whitespace_pattern = " ?";
+  strict.disable_additional_properties = true;
+  check_schemas({{kList, {R"({"a": [1, 2], "b": {}})", "{}"}, {R"({"a":[]})", "{ }"}}}, compact);
+  check_schemas({{kList, {R"({"a":[1,2 ]})"}, {R"({"a":  []})", "{\n}"}}}, pattern);
   check_schemas({{kList, {R"({"a":[{"x":1}]})"}, {R"({"b":1})"}}, {"{}", {R"({"b":1})"}, {}}},
-                {.disable_additional_properties = true});
+                strict);
 }
 
 TEST(JsonSchema, RefusesByName) {
@@ -155,12 +157,13 @@ TEST(JsonSchema, RefusesByName) {
       {R"({"allOf":[{"$ref":"#"}]})", "schema: #: $ref leads back to itself"},
       {R"({"type":"string","enum":[1]})", "schema: the schema allows nothing"},
   };
-for (const auto& [spec, message] : kRefused)
-  EXPECT_THAT(refusal(schema(Json::parse(spec))), StartsWith(message)) << spec;
-// They matter only where their type is possible.
-EXPECT_EQ(refusal(schema(Json::parse(R"({"type":"integer","uniqueItems":true,"format":"int32"})"))),
-          "");
-EXPECT_EQ(refusal(schema(Json::parse(R"({"maxItems":1,"uniqueItems":true})"))), "");
+  for (const auto& [spec, message] : kRefused)
+    EXPECT_THAT(refusal(schema(Json::parse(spec))), StartsWith(message)) << spec;
+  // They matter only where their type is possible.
+  EXPECT_EQ(
+      refusal(schema(Json::parse(R"({"type":"integer","uniqueItems":true,"format":"int32"})"))),
+      "");
+  EXPECT_EQ(refusal(schema(Json::parse(R"({"maxItems":1,"uniqueItems":true})"))), "");
 }
 
 /// A schema whose parts are made by a function of their number.
