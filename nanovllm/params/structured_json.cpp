@@ -29,18 +29,18 @@ struct Member {
   const char* right;
 };
 
-constexpr const char* kText = "a text";
-constexpr const char* kFlag = "true or false";
+constexpr const char* kRightText = "a text";
+constexpr const char* kRightFlag = "true or false";
 constexpr Member kMembers[] = {
     {"json", true, is_document, "a JSON Schema, as an object or as its text"},
-    {"regex", true, is_text, kText},
+    {"regex", true, is_text, kRightText},
     {"choice", true, is_list_of_texts, "a list of at least one text"},
-    {"grammar", true, is_text, kText},
-    {"json_object", true, is_flag, kFlag},
+    {"grammar", true, is_text, kRightText},
+    {"json_object", true, is_flag, kRightFlag},
     {"structural_tag", true, is_document, "an object or its text"},
-    {"whitespace_pattern", false, is_text, kText},
-    {"disable_any_whitespace", false, is_flag, kFlag},
-    {"disable_additional_properties", false, is_flag, kFlag},
+    {"whitespace_pattern", false, is_text, kRightText},
+    {"disable_any_whitespace", false, is_flag, kRightFlag},
+    {"disable_additional_properties", false, is_flag, kRightFlag},
 };
 
 // Members of vLLM's class that say how a grammar is computed.
@@ -48,7 +48,7 @@ constexpr std::string_view kWithoutEffect[] = {"backend", "_backend", "_backend_
                                                "backend_was_auto", "disable_fallback"};
 
 struct OtherName {
-  std::string_view name, member;
+  std::string_view name, member;  // no member: without effect
   bool only_in_body;
 };
 constexpr OtherName kOtherNames[] = {
@@ -58,6 +58,7 @@ constexpr OtherName kOtherNames[] = {
     {"guided_grammar", "grammar", false},
     {"guided_json_object", "json_object", false},
     {"guided_whitespace_pattern", "whitespace_pattern", false},
+    {"guided_decoding_backend", "", false},
     {"json_schema", "json", true},
     {"regex", "regex", true},
     {"ebnf", "grammar", true},
@@ -113,9 +114,10 @@ Json of_response_format(const Json& format) {
 Json members_of(const std::string& name, const Json& value, bool in_body) {
   if (name == kResponseFormat) return of_response_format(value);
   if (name == kStructuredOutputs) return value;
-  const Member& member = *find_member(find_other(name, in_body)->member);
-  require(member.is_right(value), "{} must be {}", name, member.right);
-  return Json::object({{member.name, value}});
+  const Member* member = find_member(find_other(name, in_body)->member);
+  if (member == nullptr) return Json::object();
+  require(member->is_right(value), "{} must be {}", name, member->right);
+  return Json::object({{member->name, value}});
 }
 
 }  // namespace

@@ -272,7 +272,6 @@ constexpr auto kRows = std::to_array<Row>({
 
     // -- Fields of requests, and arguments in Python.
     {kLine | kBody, kValue, "tool_choice", R"("auto")"},
-    {kLine | kBody, kValue, "guided_decoding_backend"},
     {kLine | kBody, kValue, "spaces_between_special_tokens", "true"},
     {kLine | kBody | kSampling, kValue, "truncate_prompt_tokens", ""},
     {kLine | kBody | kSampling, kValue, "include_stop_str_in_output", "false"},

@@ -1,5 +1,7 @@
 #include "nanovllm/server/conversation/call_constraint.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 #include <utility>
