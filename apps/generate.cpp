@@ -57,6 +57,7 @@ constexpr const char* kFooter =
     R"(Examples:
   nanovllm generate models/tiny-tales -p "Once upon a time" --temperature 0
   nanovllm generate models/tiny-tales --chat -p "introduce yourself"
+  nanovllm generate models/tiny-tales -p "Her name was" --choice Lily --choice Anna
   nanovllm generate models/tiny-tales --prompts-file examples/batch.jsonl \
     --output results.jsonl
   echo '{"prompt": "The king", "n": 3}' |
@@ -76,9 +77,9 @@ Each line of a prompts file is a JSON object with one of these keys:
                      {"custom_id", "method", "url", "body"}
 
 Text must be UTF-8. A line may also have sampling parameters under their names (max_tokens, stop, stop_token_ids, seed,
-ignore_eos, skip_special_tokens, logit_bias, allowed_token_ids, bad_words), directly or as
-"sampling_params": {...}. They have precedence over the options. All other keys, such as id, are
-copied to the line's result.
+ignore_eos, skip_special_tokens, logit_bias, allowed_token_ids, bad_words, and structured_outputs for
+the form of the answer), directly or as "sampling_params": {...}. They have precedence over the
+options. All other keys, such as id, are copied to the line's result.
 
 With --json the result of each prompt is a line {"index", "prompt_token_ids", "token_ids", "text",
 "finish_reason", "stop_reason", "num_cached_tokens", "outputs", "usage"}, or {"index", "error"} for

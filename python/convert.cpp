@@ -17,6 +17,8 @@
 
 #include "nanovllm/base/arguments.h"
 #include "nanovllm/base/check.h"
+#include "nanovllm/base/json.h"
+#include "nanovllm/params/structured_json.h"
 
 namespace nb = nanobind;
 
@@ -114,16 +116,34 @@ void read(nb::handle value, const FieldInfo& field, std::vector<int32_t>& to) {
 void read(nb::handle value, const FieldInfo& field, std::optional<std::vector<int32_t>>& to) {
   if (!value.is_none()) to = to_token_ids(value, field.name);
 }
+void read(nb::handle value, const FieldInfo& field, std::optional<StructuredOutputs>& to) {
+  if (value.is_none()) return;
+  const nb::object json = nb::module_::import_("nanovllm.structured_outputs").attr("json_of")(value);
+  try {
+    to = structured_outputs_from_json(parse_json(to_text(json, field.name), field.name));
+  } catch (const UserError& e) {
+    fail("{} {}", field.name, e.what());
+  }
+}
 void read(nb::handle value, const FieldInfo& field, std::map<int32_t, double>& to) {
   if (nb::isinstance<nb::dict>(value)) check_token_ids(value, field.name, kind_of(to));
   read<std::map<int32_t, double>>(value, field, to);
+}
+
+template <class T>
+nb::object to_python(const T& value) {
+  return nb::cast(value);
+}
+nb::object to_python(const std::optional<StructuredOutputs>& form) {
+  if (!form) return nb::none();
+  return nb::module_::import_("json").attr("loads")(dump_json(to_json(*form)));
 }
 
 template <class Struct>
 nb::dict fields_of(const Struct& values) {
   nb::dict dict;
   Struct::for_each_field([&](const FieldInfo& field, auto member) {
-    dict[field.name] = nb::cast(values.*member);
+    dict[field.name] = to_python(values.*member);
     if constexpr (std::same_as<decltype(values.*member), const int64_t&>)
       if (field.none_means != 0 && values.*member == field.none_means)
         dict[field.name] = nb::none();

@@ -10,6 +10,7 @@
 #include "nanovllm/base/config.h"
 #include "nanovllm/base/strings/suggestion.h"
 #include "nanovllm/params/sampling_json.h"
+#include "nanovllm/params/structured_json.h"
 #include "nanovllm/params/unsupported.h"
 
 namespace nanovllm {
@@ -47,9 +48,19 @@ bool refuse(const std::string& name, const Json& value, UnsupportedName::Place p
   }
 }
 
+/// Like take_form(), but names the place in the message.
+bool take_form_of(const std::string& name, const Json& value, bool in_body, Json& sampling,
+                  const std::string& where) {
+  try {
+    return take_form(name, value, in_body, sampling);
+  } catch (const UserError& e) {
+    fail("{}: {}", where, e.what());
+  }
+}
+
 /// Whether the field has a meaning in every line.
 bool is_known(const std::string& name) {
-  return is_in(kRequest, name) || is_sampling_field(name) ||
+  return is_in(kRequest, name) || is_sampling_field(name) || is_form_field(name, false) ||
          find_unsupported(name, UnsupportedName::kLine) != nullptr || name == "sampling_params" ||
          name == "max_completion_tokens" || name == "top_logprobs";
 }
@@ -90,6 +101,8 @@ bool PromptLine::take(const std::string& name, const Json& object, const std::st
   } else if (name == "top_logprobs") {
     require(value.is_null() || (has(object, "logprobs") && object["logprobs"] == true),
             "{}: top_logprobs needs logprobs to be true", where);
+  } else if (take_form_of(name, value, /*in_body=*/false, sampling, where)) {
+    return true;
   } else if (is_sampling_field(name)) {
     add_sampling(name, value, where);
   } else {
@@ -121,7 +134,8 @@ void PromptLine::read(const Json& line, const std::string& where) {
   if (!has(line, "sampling_params")) return;
   require(line["sampling_params"].is_object(), "{}: sampling_params must be an object", where);
   for (const auto& [name, value] : line["sampling_params"].items())
-    if (is_sampling_field(name) || !refuse(name, value, UnsupportedName::kBody, where))
+    if (take_form_of(name, value, /*in_body=*/true, sampling, where)) continue;
+    else if (is_sampling_field(name) || !refuse(name, value, UnsupportedName::kBody, where))
       add_sampling(name, value, where);
 }
 
@@ -134,7 +148,9 @@ void PromptLine::read_body(const Json& line, const std::string& line_name) {
             printable(line["method"]));
   // Like the server, refuse unsupported fields that would change the answer, and ignore others.
   for (const auto& [name, value] : body.items()) {
-    if (take(name, body, where) || refuse(name, value, UnsupportedName::kBody, where)) continue;
+    if (take_form_of(name, value, /*in_body=*/true, sampling, where) || take(name, body, where) ||
+        refuse(name, value, UnsupportedName::kBody, where))
+      continue;
     if (const std::string_view meant = meant_field(name); warning.empty() && !meant.empty())
       warning = fmt::format("{}: {} is ignored; did you mean {}?", where, printable(name), meant);
   }

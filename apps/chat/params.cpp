@@ -12,6 +12,7 @@
 #include "nanovllm/base/json.h"
 #include "nanovllm/base/strings/suggestion.h"
 #include "nanovllm/params/sampling_json.h"
+#include "nanovllm/params/structured_json.h"
 
 namespace nanovllm {
 

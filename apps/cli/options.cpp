@@ -47,6 +47,7 @@ void add_field(Command command, const FieldInfo& field, T& value, const char* gr
 // No field of one of these types has an option.
 void add_field(Command, const FieldInfo&, std::map<int32_t, double>&, const char*) {}
 void add_field(Command, const FieldInfo&, std::optional<std::vector<int32_t>>&, const char*) {}
+void add_field(Command, const FieldInfo&, std::optional<StructuredOutputs>&, const char*) {}
 
 template <class Struct>
 void add_fields(Command command, Struct& values, const char* group) {

@@ -25,7 +25,9 @@ template <class T>
 void add(Arguments& arguments, const FieldInfo& field, const std::optional<T>& value) {
   if (value) add(arguments, field, *value);
 }
-void add(Arguments&, const FieldInfo&, const std::map<int32_t, double>&) {}  // maps have no option
+// No field of one of these types has an option.
+void add(Arguments&, const FieldInfo&, const std::map<int32_t, double>&) {}
+void add(Arguments&, const FieldInfo&, const std::optional<StructuredOutputs>&) {}
 
 }  // namespace
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "nanovllm/base/check.h"
@@ -39,6 +40,20 @@ void check_value(const FieldInfo& field, double value) { check_number(field, val
 void check_value(const FieldInfo& field, int64_t value) { check_number(field, value); }
 void check_value(const FieldInfo&, bool) {}
 void check_value(const FieldInfo&, uint64_t) {}
+
+void check_value(const FieldInfo& field, const StructuredOutputs& form) {
+  std::vector<std::string> given;
+  for (const auto& [name, is_given] :
+       {std::pair("json", form.json.has_value()), std::pair("regex", form.regex.has_value()),
+        std::pair("choice", !form.choice.empty()), std::pair("grammar", form.grammar.has_value()),
+        std::pair("json_object", form.json_object),
+        std::pair("structural_tag", form.structural_tag.has_value())})
+    if (is_given) given.emplace_back(name);
+  require(given.size() == 1,
+          "{} has {}; it must have one of json, regex, choice, grammar, json_object and "
+          "structural_tag",
+          field.name, given.empty() ? "no form" : join(given, " and "));
+}
 
 void check_value(const FieldInfo& field, const std::string& text) {
   const auto end = std::ranges::find(field.allowed.choices, nullptr);

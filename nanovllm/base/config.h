@@ -333,6 +333,11 @@ void SamplingParams::for_each_field(Visit&& visit) {
       {"seed", "--sample-seed N",
        "Seed of each request. In float32 on the CPU the answer then does not depend on the batch"},
       &P::seed);
+  visit(
+      {.name = "structured_outputs",
+       .help = "The form of the answer: {\"json\": schema}, {\"regex\": ...}, {\"choice\": [...]}, "
+               "{\"grammar\": ...}, {\"json_object\": true} or {\"structural_tag\": ...}"},
+      &P::constraint);
   visit({"skip_special_tokens", "--keep-special-tokens", "Keep special tokens in the text"},
         &P::skip_special_tokens);
   visit({.name = "detokenize", .help = "Leave the text empty"}, &P::detokenize);

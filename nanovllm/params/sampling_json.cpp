@@ -8,6 +8,7 @@
 
 #include "nanovllm/base/check.h"
 #include "nanovllm/base/strings/suggestion.h"
+#include "nanovllm/params/structured_json.h"
 
 namespace nanovllm {
 
@@ -84,6 +85,10 @@ void read(const Json& json, std::map<int32_t, double>& values) {
             "must have token ids as keys, not '{}'", key);
     read(bias, values[id]);
   }
+}
+
+void read(const Json& json, StructuredOutputs& value) {
+  value = structured_outputs_from_json(json);
 }
 
 template <class T>

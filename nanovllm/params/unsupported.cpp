@@ -271,11 +271,9 @@ constexpr auto kRows = std::to_array<Row>({
     {kBenchServe, kFlag, "profile", "false", "serve --trace FILE writes all steps"},
 
     // -- Fields of requests, and arguments in Python.
-    {kLine | kBody, kValue, "response_format", R"({"type":"text"})"},
     {kLine | kBody, kValue, "tool_choice", R"("auto")"},
-    {kLine | kBody, kValue, "guided_json guided_regex guided_choice guided_grammar", ""},
     {kLine | kBody, kValue, "spaces_between_special_tokens", "true"},
-    {kLine | kBody | kSampling, kValue, "structured_outputs truncate_prompt_tokens", ""},
+    {kLine | kBody | kSampling, kValue, "truncate_prompt_tokens", ""},
     {kLine | kBody | kSampling, kValue, "include_stop_str_in_output", "false"},
     // A line of one's own may use the names from here on for something else.
     {kBody, kValue, "parallel_tool_calls include_reasoning add_generation_prompt", "true"},
@@ -291,13 +289,13 @@ constexpr auto kRows = std::to_array<Row>({
     {kBody | kSampling, kValue, "logits_processors", "[]"},
     {kSampling, kValue, "early_stopping flat_logprobs", "false"},
     {kSampling, kValue, "spaces_between_special_tokens skip_clone", "true|false"},
-    {kSampling, kValue, "guided_decoding output_kind extra_args", ""},
+    {kSampling, kValue, "output_kind extra_args", ""},
     {kCall, kValue, "lora_request prompt_adapter_request tokenization_kwargs", ""},
     {kCall, kValue, "guided_options_request", ""},
     {kCall, kValue, "priority", "LIST"},  // the order is first come, first served
     {Place::kChat, kValue, "chat_template_content_format", R"("auto"|"string")"},
     {Place::kChat, kValue, "mm_processor_kwargs", ""},
-    {Place::kMessages, kValue, "output_format mcp_servers container", "[]|{}"},
+    {Place::kMessages, kValue, "mcp_servers container", "[]|{}"},
     {Place::kResponses, kValue, "conversation prompt", ""},
 });
 

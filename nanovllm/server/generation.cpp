@@ -156,7 +156,7 @@ const Tokenizer& Serving::tokenizer() const {
 
 NewRequest& Generation::add(const Serving& serving, std::vector<int32_t> prompt,
                             const std::shared_ptr<const RequestParams>& params,
-                            const std::string& cache_salt) {
+                            const std::string& cache_salt, bool may_think) {
   const RequestFactory& factory = serving.requests;
   if (requests.empty()) num_bytes = bytes_of(*params);
   const int64_t max_tokens = factory.max_tokens(params->given, prompt.size());
@@ -166,7 +166,7 @@ NewRequest& Generation::add(const Serving& serving, std::vector<int32_t> prompt,
         400, fmt::format("the request may hold more than {} MiB of memory: lower n, max_tokens, "
                          "logprobs, or the number of prompts, biases or bad words",
                          kMaxRequestBytes >> 20));
-  return requests.emplace_back(factory.make(std::move(prompt), params, cache_salt));
+  return requests.emplace_back(factory.make(std::move(prompt), params, cache_salt, may_think));
 }
 
 const std::string& Serving::name_of(const std::string& asked) const {

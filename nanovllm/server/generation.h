@@ -88,11 +88,12 @@ struct Generation {
   /// The most memory that the requests will hold until the response is written.
   size_t num_bytes = 0;
 
-  /// Adds a request for a prompt. Throws UserError, also if the requests may hold more than
-  /// kMaxRequestBytes; then nothing was allocated for this request.
+  /// Adds a request for a prompt. `may_think`: see RequestFactory::make(). Throws UserError, also
+  /// if the requests may hold more than kMaxRequestBytes; then nothing was allocated for this
+  /// request.
   NewRequest& add(const Serving& serving, std::vector<int32_t> prompt,
-                  const std::shared_ptr<const RequestParams>& params,
-                  const std::string& cache_salt);
+                  const std::shared_ptr<const RequestParams>& params, const std::string& cache_salt,
+                  bool may_think = false);
 };
 
 /// Reads the body of a request. Called on a thread of the pool. Throws ApiError or another

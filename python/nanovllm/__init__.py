@@ -19,6 +19,7 @@ from nanovllm.outputs import (
     StreamPiece,
 )
 from nanovllm.sampling_params import SamplingParams
+from nanovllm.structured_outputs import GuidedDecodingParams, StructuredOutputsParams
 from nanovllm.tokenizer import Tokenizer
 
 __all__ = [
@@ -27,11 +28,13 @@ __all__ = [
     "EngineDead",
     "EngineOptions",
     "EngineStats",
+    "GuidedDecodingParams",
     "Logprob",
     "RequestMetrics",
     "RequestOutput",
     "SamplingParams",
     "StreamPiece",
+    "StructuredOutputsParams",
     "TextPrompt",
     "Tokenizer",
     "TokensPrompt",

@@ -9,6 +9,7 @@ from typing import Any
 from nanovllm import _core
 from nanovllm._unsupported import neutral_values, refuse
 from nanovllm.options import describe
+from nanovllm.structured_outputs import StructuredOutputsParams
 
 _NEUTRAL = neutral_values("SamplingParams")  # vLLM's other arguments
 
@@ -43,13 +44,21 @@ class SamplingParams:
     prompt_logprobs: int | None = None
     n: int = 1
     seed: int | None = None
+    structured_outputs: StructuredOutputsParams | dict[str, Any] | None = None
     skip_special_tokens: bool = True
     detokenize: bool = True
     best_of: InitVar[int | None] = None  # vLLM's; it may be n
+    guided_decoding: InitVar[StructuredOutputsParams | dict[str, Any] | None] = None  # older name
 
-    def __post_init__(self, best_of: int | None) -> None:
+    def __post_init__(
+        self, best_of: int | None, guided_decoding: StructuredOutputsParams | dict[str, Any] | None
+    ) -> None:
         if best_of != self.n:
             refuse("SamplingParams", {"best_of": best_of}, _NEUTRAL, ())
+        if guided_decoding is not None:
+            if self.structured_outputs is not None:
+                raise _core.UserError("structured_outputs and guided_decoding are both given")
+            self.structured_outputs = guided_decoding
         _core.validate(self)
 
     def clone(self) -> SamplingParams:
@@ -62,7 +71,7 @@ _init_fields = SamplingParams.__init__
 
 @functools.wraps(_init_fields)
 def _init(self: SamplingParams, *args: Any, **kwargs: Any) -> None:
-    known = (*_defaults, "best_of")
+    known = (*_defaults, "best_of", "guided_decoding")
     others = {name: kwargs.pop(name) for name in [*kwargs] if name not in known}
     _init_fields(self, *args, **kwargs)
     refuse("SamplingParams", others, _NEUTRAL, _defaults)

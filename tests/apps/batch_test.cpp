@@ -97,8 +97,10 @@ TEST(PromptsFile, SamplingFieldsMayStandAtTheTopLevel) {
             "line 1: seed is given twice");
   EXPECT_THAT(error_of(R"({"prompt": "a", "temperature": "hot"})"),
               HasSubstr("line 1: temperature must be a number"));
-  EXPECT_THAT(error_of(R"({"prompt": "a", "guided_regex": "[0-9]"})"),
-              HasSubstr("guided_regex \"[0-9]\" is not supported"));
+  EXPECT_THAT(error_of(R"({"prompt": "a", "guided_choice": "b"})"),
+              HasSubstr("line 1: guided_choice must be a list"));
+  EXPECT_THAT(error_of(R"({"prompt": "a", "sampling_params": {"structured_outputs": {}}})"),
+              HasSubstr("line 1: structured_outputs has no form"));
 }
 
 TEST(PromptsFile, ParametersOfVllmThatAreMissingHereMayHaveTheirDefault) {

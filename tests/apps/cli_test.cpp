@@ -209,6 +209,20 @@ TEST(Generate, RefusalsAreOneClearLine) {
   expect_refused({"fly"}, "fly");
 }
 
+TEST(Generate, AFormIsReadBeforeTheModel) {
+  const auto refuse = [](std::vector<std::string> more, const std::string& what) {
+    std::vector<std::string> args = {"generate", "/nowhere/model", "--prompt", "a"};
+    args.insert(args.end(), more.begin(), more.end());
+    expect_refused(args, what);
+  };
+  refuse({"--json-schema", "/nowhere/schema"}, "--json-schema: /nowhere/schema");
+  refuse({"--json-schema", kSource + "/README.md"}, "--json-schema: " + kSource + "/README.md");
+  refuse({"--json-schema", "{"}, "--json-schema: not valid JSON");
+  refuse({"--grammar", "/nowhere/grammar"}, "--grammar: /nowhere/grammar");
+  refuse({"--regex", "a", "--choice", "b", "--choice", "c"}, "--regex and --choice");
+  refuse({"--json-schema", "{}"}, "/nowhere/model");
+}
+
 TEST(Generate, InterruptKeepsWhatWasPrinted) {
   std::string input;
   for (int i = 0; i < 64; ++i)

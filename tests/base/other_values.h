@@ -41,6 +41,10 @@ inline void list_values(const FieldInfo&, std::vector<std::vector<std::string>>&
 inline void list_values(const FieldInfo&, std::vector<std::map<int32_t, double>>& list) {
   list = {{{3, -1.5}, {4, 0.1 + 0.2}}};
 }
+inline void list_values(const FieldInfo&, std::vector<std::optional<StructuredOutputs>>& list) {
+  list.emplace_back();
+  list.back().emplace().regex = "a+";
+}
 
 /// A Struct in which `member` has a valid value that is not the default.
 template <class Struct, class T>

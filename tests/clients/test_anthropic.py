@@ -149,8 +149,8 @@ def test_errors(client: Any, full: str) -> None:
     source = {"type": "base64", "media_type": "image/png", "data": "AAAA"}
     image = [{"role": "user", "content": [{"type": "image", "source": source}]}]
     for options, word in (({"extra_body": {"temperature": -1}}, "temperature"), ({"messages": image}, "image"),
-                          ({"tools": TOOLS, "tool_choice": {"type": "any"}}, "tool_choice"),
-                          ({"tools": TOOLS, "tool_choice": {"type": "tool", "name": "get_time"}}, "tool_choice"),
+                          ({"tool_choice": {"type": "any"}}, "tool_choice"),
+                          ({"tools": TOOLS, "tool_choice": {"type": "tool", "name": "other"}}, "tool_choice"),
                           ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "web_search_20250305"),
                           ({"stop_sequences": ["a"] * 300}, "stop_sequences has 300"),
                           ({"messages": [*HELLO, {"role": "critic", "content": "I"}]}, "critic")):

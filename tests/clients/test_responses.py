@@ -158,9 +158,10 @@ def test_other_fields(client: Any, scripted: str) -> None:
     response = json.loads(call(scripted, "/v1/responses", body))
     assert response["status"] == "completed" and response["metadata"] == {"a": "b"}
     for field, value in {"background": True, "conversation": "c", "prompt": {"id": "p"}, "tool_choice": "required",
-                         "text": {"format": {"type": "json_schema", "name": "n", "schema": {}}}, "input": [], "max_output_tokens": 0,
+                         "text.format": {"type": "json_schema", "name": "n"}, "input": [], "max_output_tokens": 0,
                          }.items():
-        error = json.loads(call(scripted, "/v1/responses", asked("plain") | {field: value}))["error"]
+        given = {"text": {"format": value}} if field == "text.format" else {field: value}
+        error = json.loads(call(scripted, "/v1/responses", asked("plain") | given))["error"]
         assert error["param"] == field and field in error["message"], error
     with pytest.raises(openai.BadRequestError, match="allow-dropped-media"):
         client.responses.create(model="scripted", input=[

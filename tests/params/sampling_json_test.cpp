@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "nanovllm/params/structured_json.h"
 #include "tests/base/other_values.h"
 
 namespace nanovllm::testing {
@@ -19,7 +20,7 @@ Json to_json(const T& value) {
 }
 template <class T>
 Json to_json(const std::optional<T>& value) {
-  return *value;
+  return to_json(*value);  // of a form: params/structured_json.h
 }
 Json to_json(const std::map<int32_t, double>& value) {
   Json json = Json::object();

@@ -85,13 +85,13 @@ TEST(UnsupportedNames, OfFieldsAreRefusedByNameIfTheyAskForSomething) {
   EXPECT_FALSE(refuse("temperature", "5", Place::kBody));
   for (const char* value : {"null", "1", "1.0"})
     EXPECT_TRUE(refuse("best_of", value, Place::kBody));
-  for (const char* value : {"null", R"({"type": "text"})"})
-    EXPECT_TRUE(refuse("response_format", value, Place::kLine));
+  for (const char* value : {"null", R"("auto")"})
+    EXPECT_TRUE(refuse("tool_choice", value, Place::kLine));
   for (const char* value : {"[]", "{}"}) EXPECT_TRUE(refuse("container", value, Place::kMessages));
   EXPECT_THAT([&] { refuse("best_of", "2", Place::kBody); },
               ThrowsMessage<UserError>("best_of 2 is not supported"));
-  EXPECT_THAT([&] { refuse("guided_json", "{}", Place::kLine); },
-              ThrowsMessage<UserError>("guided_json {} is not supported"));
+  EXPECT_THAT([&] { refuse("truncate_prompt_tokens", "{}", Place::kLine); },
+              ThrowsMessage<UserError>("truncate_prompt_tokens {} is not supported"));
   EXPECT_THAT([&] { refuse("prompt", "{}", Place::kResponses); },
               ThrowsMessage<UserError>("prompt {} is not supported"));
 }

@@ -90,12 +90,14 @@ def test_a_number_that_is_too_large_names_the_range() -> None:
         ({"best_of": 3}, UserError, "^best_of=3 is not supported"),
         ({"best_of": 3, "n": 2}, UserError, "^best_of=3 is not supported"),
         ({"length_penalty": 0.5}, UserError, "^length_penalty=0.5 is not supported"),
-        ({"guided_decoding": {}}, UserError, "^guided_decoding={} is not supported"),
+        ({"guided_decoding": {}}, UserError, "^structured_outputs has no form"),
+        ({"structured_outputs": {"choice": "a"}}, UserError, "^structured_outputs has a wrong choice"),
+        ({"structured_outputs": 5}, TypeError, "^structured_outputs is 5; it must be "),
         ({"temprature": 0.5}, TypeError, "no argument 'temprature'; did you mean 'temperature'.$"),
         ({"beams": 5}, TypeError, "^SamplingParams has no argument 'beams'$"),
     ],
 )
-def test_unsupported_sampling_params_are_named(
+def test_wrong_sampling_params_are_named(
     arguments: dict[str, Any], kind: type[Exception], reason: str
 ) -> None:
     with pytest.raises(kind, match=reason):

@@ -42,7 +42,7 @@ def other_values(default: Any) -> list[Any]:
         str: ["cpu", "float16", "dummy", "some text"],
         list: [["two words"], [3, 4]],
         dict: [{3: -1.5}],
-        type(None): [3, [3, 4]],
+        type(None): [3, [3, 4], {"regex": "a+"}],
     }
     return kinds[type(default)]
 

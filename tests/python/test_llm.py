@@ -333,4 +333,8 @@ def test_sampling_params_accept_vllms_arguments_that_ask_for_nothing() -> None:
     for n in (1, 3):
         assert SamplingParams(n=n, best_of=n) == SamplingParams(n=n)
     names = [field.name for field in dataclasses.fields(SamplingParams)]
-    assert list(inspect.signature(SamplingParams).parameters) == [*names, "best_of"]
+    assert list(inspect.signature(SamplingParams).parameters) == [
+        *names,
+        "best_of",
+        "guided_decoding",
+    ]

@@ -123,6 +123,23 @@ TEST(MessagesRequest, ToolsBecomeFunctions) {
       with(tools + R"(, "tool_choice": {"type": "auto", "disable_parallel_tool_use": true})");
   EXPECT_FALSE(one.parallel_tool_calls);
   EXPECT_TRUE(with(tools + R"(, "tool_choice": {"type": "none"})").tool_names.empty());
+  const ChatRequest any =
+      with(tools + R"(, "tool_choice": {"type": "any", "disable_parallel_tool_use": true})");
+  EXPECT_TRUE(any.must_call);
+  EXPECT_FALSE(any.parallel_tool_calls);
+  const ChatRequest named = with(tools + R"(, "tool_choice": {"type": "tool", "name": "g"})");
+  EXPECT_TRUE(named.must_call);
+  EXPECT_THAT(named.tool_names, ElementsAre("g"));
+}
+
+TEST(MessagesRequest, AnOutputFormatIsASchema) {
+  const std::string format = R"({"type": "json_schema", "schema": {"type": "array"}})";
+  const ChatRequest older = with(R"(, "output_format": )" + format);
+  EXPECT_EQ(older.params.constraint.value().json, R"({"type":"array"})");
+  EXPECT_EQ(older.form_field, "output_format");
+  const ChatRequest newer = with(R"(, "output_config": {"format": )" + format + "}");
+  EXPECT_EQ(newer.params.constraint, older.params.constraint);
+  EXPECT_EQ(newer.form_field, "output_config.format");
 }
 
 TEST(MessagesRequest, ThinkingIsAVariableOfTheTemplate) {
@@ -136,15 +153,13 @@ TEST(MessagesRequest, ThinkingIsAVariableOfTheTemplate) {
 }
 
 TEST(MessagesRequest, WhatItCannotDoIsRefusedByName) {
-  expect_field_refused(R"("tools": [{"name": "f"}], "tool_choice": {"type": "any"})", "tool_choice",
-                       "any");
-  expect_field_refused(R"("tool_choice": {"type": "tool", "name": "f"})", "tool_choice", "tool");
+  expect_field_refused(R"("tool_choice": {"type": "any"})", "tool_choice", "no such function");
+  expect_field_refused(R"("tool_choice": {"type": "tool"})", "tool_choice", "tool");
   expect_field_refused(R"("tool_choice": "auto")", "tool_choice", "auto");
   expect_field_refused(R"("tools": [{"type": "bash_20250124", "name": "bash"}])", "tools",
                        "bash_20250124");
   expect_field_refused(R"("tools": [{}])", "tools", "without a name");
-  expect_field_refused(R"("output_config": {"format": {}})", "output_config",
-                       "output_config.format is not supported");
+  expect_field_refused(R"("output_config": {"format": {}})", "output_config.format", "json_schema");
   expect_field_refused(R"("thinking": "always")", "thinking", "always");
   expect_field_refused(R"("mcp_servers": [{"name": "a"}])", "mcp_servers", "is not supported");
   expect_field_refused(R"("stop_sequences": "a")", "stop_sequences", "list");

@@ -127,7 +127,23 @@ TEST(CompletionRequest, WhatItCannotDoIsRefusedByName) {
   expect_completion_refused(R"("suffix": "end")", "suffix", "\"end\" is not supported");
   expect_chat_refused(R"("include_reasoning": false)", "include_reasoning", "is not supported");
   expect_completion_refused(R"("best_of": 2)", "best_of", "best_of 2 is not supported");
-  expect_completion_refused(R"("guided_regex": "a*")", "guided_regex", "is not supported");
+}
+
+TEST(OpenAiRequest, TheFormOfTheAnswerHasTheClientsName) {
+  const CompletionRequest regex = completion(R"(, "guided_regex": "a*")");
+  EXPECT_EQ(regex.params.constraint.value().regex, "a*");
+  EXPECT_EQ(regex.form_field, "guided_regex");
+  const ChatRequest json = chat(R"(, "response_format": {"type": "json_object"})");
+  EXPECT_TRUE(json.params.constraint.value().json_object);
+  EXPECT_EQ(json.form_field, "response_format");
+  EXPECT_FALSE(
+      chat(R"(, "response_format": {"type": "text"}, "guided_json": null)").params.constraint);
+  expect_chat_refused(R"("structured_outputs": {})", "structured_outputs", "no form");
+  expect_chat_refused(R"("structured_outputs": 5)", "structured_outputs", "must be an object");
+  expect_completion_refused(R"("guided_choice": [])", "guided_choice", "at least one text");
+  expect_chat_refused(R"("guided_regex": "a", "guided_json": {})", "guided_json", "second form");
+  expect_chat_refused(R"("response_format": {"type": "json_schema", "json_schema": {}})",
+                      "response_format", "json_schema.schema");
 }
 
 TEST(OpenAiRequest, SamplingStartsFromTheDefaults) {
@@ -366,17 +382,42 @@ TEST(ChatRequest, ToolsThatMayBeCalledAreNamed) {
   expect_chat_refused(R"("tools": [{"type": "function", "function": {}}])", "tools", "has a name");
 }
 
+TEST(ChatRequest, ToolsThatMustBeCalled) {
+  const auto with_choice = [](const std::string& choice) {
+    return chat(std::string(kTools) + R"(, "tool_choice": )" + choice);
+  };
+  const ChatRequest any = with_choice(R"("required")");
+  EXPECT_TRUE(any.must_call);
+  EXPECT_THAT(any.tool_names, ElementsAre("f", "g"));
+  EXPECT_FALSE(with_choice(R"("auto")").must_call);
+  // The model sees all tools, as it does in other turns.
+  for (const char* choice : {R"({"type": "function", "function": {"name": "g"}})",
+                             R"({"type": "function", "name": "g"})"}) {
+    const ChatRequest named = with_choice(choice);
+    EXPECT_TRUE(named.must_call);
+    EXPECT_THAT(named.tool_names, ElementsAre("g"));
+    EXPECT_EQ(named.variables["tools"].size(), 2u);
+  }
+  const ChatRequest allowed = with_choice(R"({"type": "allowed_tools", "allowed_tools": {
+      "mode": "required", "tools": [{"type": "function", "function": {"name": "g"}}]}})");
+  EXPECT_TRUE(allowed.must_call);
+  EXPECT_THAT(allowed.tool_names, ElementsAre("g"));
+  EXPECT_EQ(allowed.variables["tools"].size(), 1u);
+  const ChatRequest may = with_choice(
+      R"({"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "f"}]})");
+  EXPECT_FALSE(may.must_call);
+  EXPECT_THAT(may.tool_names, ElementsAre("f"));
+  expect_chat_refused(R"("tool_choice": "required")", "tool_choice", "no such function");
+  expect_refused([&] { with_choice(R"({"type": "function", "function": {"name": "x"}})"); },
+                 "tool_choice", "no such function");
+  expect_refused([&] { with_choice(R"({"type": "web_search"})"); }, "tool_choice",
+                 "is not supported");
+}
+
 TEST(ChatRequest, WhatItCannotDoIsRefusedByName) {
   EXPECT_NO_THROW(chat(R"(, "response_format": {"type": "text"}, "modalities": ["text"],
                             "functions": null, "continue_final_message": false)"));
-  expect_chat_refused(R"("tool_choice": "required")", "tool_choice",
-                      "\"required\" is not supported; it must be \"none\" or \"auto\"");
-  expect_chat_refused(R"("tool_choice": {"type": "function", "function": {"name": "f"}})",
-                      "tool_choice", "is not supported");
-  expect_chat_refused(R"("response_format": {"type": "json_object"})", "response_format",
-                      "json_object");
-  expect_chat_refused(R"("response_format": {"type": "json_schema", "json_schema": {}})",
-                      "response_format", "json_schema");
+  expect_chat_refused(R"("tool_choice": "always")", "tool_choice", "\"always\" is not supported");
   expect_chat_refused(R"("functions": [{"name": "f"}])", "functions", "is not supported");
   expect_chat_refused(R"("modalities": ["audio"])", "modalities", "is not supported");
   expect_chat_refused(R"("chat_template": "x")", "chat_template", "is not supported");

@@ -139,18 +139,40 @@ Json messages_tools(const Json& tools) {
     Json function = {{"name", tool["name"]}};
     if (const Json* text = find_field(tool, "description")) function["description"] = *text;
     function["parameters"] = schema == nullptr ? Json::object() : *schema;
+    if (tool["strict"] == Json(true)) function["strict"] = true;
     functions.push_back({{"type", "function"}, {"function", std::move(function)}});
   }
   return functions;
 }
 
 void read_messages_tool_choice(const Json& choice, Json& chat) {
-  const Json* type = choice.is_object() ? find_field(choice, "type") : nullptr;
-  if (type == nullptr || (*type != "auto" && *type != "none"))
-    refuse_field("tool_choice", "{} is not supported; its type must be \"auto\" or \"none\"",
+  const Json& type = choice["type"];
+  Json& chosen = chat["tool_choice"];
+  if (type == "auto" || type == "none") chosen = type;
+  else if (type == "any") chosen = "required";
+  else if (type == "tool" && choice["name"].is_string())
+    chosen = {{"type", "function"}, {"function", {{"name", choice["name"]}}}};
+  else
+    refuse_field("tool_choice",
+                 "{} is not supported; its type must be \"auto\", \"any\", \"tool\" with a name, "
+                 "or \"none\"",
                  printable(choice));
-  chat["tool_choice"] = *type;
   chat["parallel_tool_calls"] = !bool_field(choice, "disable_parallel_tool_use", false);
+}
+
+/// The field that gives the answer a form: output_format or, in newer clients,
+/// output_config.format. Empty if there is none.
+std::string read_output_format(const Json& body, Json& chat) {
+  const Json& older = body["output_format"];
+  const Json& format = older.is_null() ? body["output_config"]["format"] : older;
+  if (format.is_null()) return {};
+  const std::string name = older.is_null() ? "output_config.format" : "output_format";
+  if (format["type"] != "json_schema" || !format["schema"].is_object())
+    refuse_field(name, "is {}; it must have the type \"json_schema\" and a schema",
+                 printable(format));
+  chat["response_format"] = {{"type", "json_schema"},
+                             {"json_schema", {{"schema", format["schema"]}}}};
+  return name;
 }
 
 void read_thinking(const Json& thinking, Json& chat) {
@@ -161,20 +183,12 @@ void read_thinking(const Json& thinking, Json& chat) {
     refuse_field("thinking", "must be an object with a type, not {}", printable(thinking));
 }
 
-/// Refuses what would change the answer in a way that this program cannot.
-void refuse_unsupported_messages(const Json& body) {
-  refuse_unsupported_fields(body, UnsupportedName::kMessages);
-  const Json* output = find_field(body, "output_config");
-  if (output != nullptr && output->is_object() && find_field(*output, "format") != nullptr)
-    throw ApiError(400, "output_config.format is not supported", "output_config");
-}
-
 }  // namespace
 
 ChatRequest messages_request(const Json& body, const SamplingParams& defaults,
                              MessagesRoute route) {
   check_is_object(body);
-  refuse_unsupported_messages(body);
+  refuse_unsupported_fields(body, UnsupportedName::kMessages);
   Json chat = Json::object();
   for (const auto& [name, value] : body.items())
     if (is_same_in_both(name) && !value.is_null()) chat[name] = value;
@@ -188,9 +202,12 @@ ChatRequest messages_request(const Json& body, const SamplingParams& defaults,
   if (const Json* choice = find_field(body, "tool_choice"))
     read_messages_tool_choice(*choice, chat);
   if (const Json* thinking = find_field(body, "thinking")) read_thinking(*thinking, chat);
+  const std::string format = read_output_format(body, chat);
   chat["messages"] = messages_of(body);
-  return with_names_of_client({{"stop", "stop_sequences"}},
-                              [&] { return chat_request(std::move(chat), defaults); });
+  ChatRequest request = with_names_of_client(
+      {{"stop", "stop_sequences"}}, [&] { return chat_request(std::move(chat), defaults); });
+  if (!format.empty()) request.form_field = format;
+  return request;
 }
 
 }  // namespace nanovllm::server

@@ -12,8 +12,8 @@ namespace nanovllm::server {
 enum class MessagesRoute { kMessages, kCountTokens };
 
 /// Reads a body. Ignores fields that are unknown or could not change the answer, such as an effort.
-/// Refuses by name fields that ask for something this program cannot do: Anthropic's own tools, a
-/// forced tool, output in a given form. Throws ApiError (400) or another UserError.
+/// Refuses by name fields that ask for something this program cannot do, such as Anthropic's own
+/// tools. Throws ApiError (400) or another UserError.
 ChatRequest messages_request(const Json& body, const SamplingParams& defaults, MessagesRoute route);
 
 }  // namespace nanovllm::server

@@ -57,6 +57,16 @@ AnswerForm::AnswerForm(const Tokenizer& tokenizer, const ChatTemplate& chat_temp
   if (splits_reasoning_)
     for (const std::string_view tag : kThoughtTags) add(tag, /*is_of_calls=*/false);
   for (const std::string_view tag : special_tags(call_form_)) add(tag, /*is_of_calls=*/true);
+
+  written_.form = call_form_;
+  if (call_form_ == CallForm::kTags)
+    written_.form = chat_template.mentions("<function=") ? CallForm::kXml : CallForm::kHermes;
+  written_.names_first = chat_template.mentions("[ARGS]");
+  // The error of a template that cannot show more, as Llama 3's.
+  written_.takes_several = !chat_template.mentions("single tool-call");
+  written_.opening_is_special =
+      call_form_ != CallForm::kJson &&
+      std::ranges::find(special_, special_tags(call_form_).front(), &Tag::text) != special_.end();
 }
 
 AnswerParser::Options AnswerForm::parsing(OfferedTools tools) const {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "nanovllm/server/conversation/answer_parser.h"
+#include "nanovllm/server/conversation/call_constraint.h"
 #include "nanovllm/text/chat_template.h"
 #include "nanovllm/text/tokenizer/tokenizer.h"
 
@@ -27,6 +28,7 @@ class AnswerForm {
 
   /// How the parser reads answers to a request that offers these tools.
   AnswerParser::Options parsing(OfferedTools tools) const;
+  const WrittenCalls& written_calls() const { return written_; }
   /// Returns the ids of the special tokens that the parser needs to see, so that the text of the
   /// answer must contain them, and makes the parser hide them from the client.
   std::vector<int32_t> show_tags(AnswerParser::Options& parsing) const;
@@ -38,6 +40,7 @@ class AnswerForm {
     bool is_of_calls;
   };
   CallForm call_form_ = CallForm::kTags;
+  WrittenCalls written_;
   bool splits_reasoning_ = false;
   std::vector<Tag> special_;  // tags that are special tokens
 };

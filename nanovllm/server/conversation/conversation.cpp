@@ -1,8 +1,10 @@
 #include "nanovllm/server/conversation/conversation.h"
 
+#include <memory>
 #include <string_view>
 #include <utility>
 
+#include "nanovllm/server/conversation/call_constraint.h"
 #include "nanovllm/server/conversation/client_lines.h"
 #include "nanovllm/server/http/api_error.h"
 #include "nanovllm/text/parts.h"
@@ -20,7 +22,44 @@ bool ends_in_thoughts(const Json& answer) {
   return begin != std::string::npos && text.find(kThinkEnd, begin) == std::string::npos;
 }
 
+/// Sets the form that the request's tools give the answer. Returns whether they give one.
+bool constrain_calls(const Serving& serving, const CallRules& rules, const Json& tools,
+                     std::optional<StructuredOutputs>& constraint) {
+  if (rules.names.empty()) return false;
+  auto calls = constraint_of_calls(serving.answer_form.written_calls(), tools, rules, constraint);
+  if (calls) constraint = std::move(calls);
+  return calls.has_value();
+}
+
+std::shared_ptr<const RequestParams> prepare_chat(const Serving& serving, ChatRequest& request) {
+  const CallRules rules = {.must_call = request.must_call,
+                           .parallel = request.parallel_tool_calls,
+                           .names = request.tool_names};
+  const Json none;
+  const auto found = request.variables.find("tools");
+  const Json& tools = found == request.variables.end() ? none : *found;
+  const bool has_calls = constrain_calls(serving, rules, tools, request.params.constraint);
+  return prepare(serving, request, [&](const std::string& message) {
+    const auto about = has_calls ? message_about_tools(message, tools, rules) : std::nullopt;
+    if (about) throw ApiError(400, *about, "tools");
+  });
+}
+
 }  // namespace
+
+std::shared_ptr<const RequestParams> prepare(
+    const Serving& serving, const OpenAiRequest& request,
+    const std::function<void(const std::string& message)>& explain) {
+  constexpr std::string_view kForm = "structured_outputs";
+  try {
+    return serving.requests.prepare(request.params);
+  } catch (const UserError& e) {
+    const std::string message = e.what();
+    if (!message.starts_with(kForm)) throw;
+    if (explain) explain(message);
+    throw ApiError(400, request.form_field + message.substr(kForm.size()), request.form_field);
+  }
+}
 
 Conversation read_conversation(const Serving& serving, ChatRequest& request,
                                const std::stop_token& stop) {
@@ -51,12 +90,14 @@ Conversation read_conversation(const Serving& serving, ChatRequest& request,
 
 Conversation add_conversation(const Serving& serving, ChatRequest& request, Generation& generation,
                               const std::stop_token& stop) {
-  const auto params = serving.requests.prepare(request.params);
+  const auto params = prepare_chat(serving, request);
   free_lists(request.params);
   Conversation conversation = read_conversation(serving, request, stop);
   std::vector<int32_t> prompt = std::exchange(conversation.prompt, {});
   if (request.return_token_ids) conversation.prompt = prompt;
-  generation.add(serving, std::move(prompt), params, request.cache_salt)
+  generation
+      .add(serving, std::move(prompt), params, request.cache_salt,
+           /*may_think=*/conversation.parsing.splits_reasoning && !request.continues_answer)
       .request->show_special_tokens(conversation.shown_tokens);
   generation.n = request.params.n;
   generation.stream = request.stream;

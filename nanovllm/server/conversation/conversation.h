@@ -1,6 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
 #include <vector>
 
 #include "nanovllm/server/conversation/answer_parser.h"
@@ -16,6 +19,12 @@ struct Conversation {
   AnswerParser::Options parsing;
   std::vector<int32_t> shown_tokens;  ///< ids for Request::show_special_tokens()
 };
+
+/// RequestFactory::prepare(). An error about the form of the answer is about the field that the
+/// client has used for it, unless `explain` throws another one.
+std::shared_ptr<const RequestParams> prepare(
+    const Serving& serving, const OpenAiRequest& request,
+    const std::function<void(const std::string& message)>& explain = nullptr);
 
 /// Renders and tokenizes a conversation, and frees its variables, which may be large. Throws
 /// ApiError or another UserError, and Cancelled after a request to stop.

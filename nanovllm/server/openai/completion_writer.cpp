@@ -7,6 +7,7 @@
 #include <utility>
 #include <variant>
 
+#include "nanovllm/server/conversation/conversation.h"
 #include "nanovllm/server/http/ids.h"
 #include "nanovllm/server/openai/chunks.h"
 #include "nanovllm/server/openai/limits.h"
@@ -156,7 +157,7 @@ Generation read_completion(const Serving& serving, const std::string& body,
   CompletionRequest request =
       completion_request(parse_json(body, "the body", kMaxPromptListBytes), serving.defaults);
   ResponseHead head = {new_id("cmpl-"), std::time(nullptr), serving.name_of(request.model)};
-  const auto params = serving.requests.prepare(request.params);
+  const auto params = prepare(serving, request);
   free_lists(request.params);
   std::vector<CompletionPrompt> prompts;
   Generation generation;

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <array>
 #include <functional>
+#include <optional>
 #include <string_view>
 #include <utility>
 
 #include "nanovllm/params/sampling_json.h"
+#include "nanovllm/params/structured_json.h"
 #include "nanovllm/params/unsupported.h"
 #include "nanovllm/server/openai/limits.h"
 #include "nanovllm/server/openai/request_fields.h"
@@ -43,7 +45,7 @@ void check_bad_word_bytes(const Json& body) {
 
 /// The fields of the body that are sampling fields. Fields that ask for what this program cannot do
 /// are refused, except for those that the endpoint reads itself.
-Json sampling_of(const Json& body, auto read_elsewhere) {
+Json sampling_of(const Json& body, auto read_elsewhere, OpenAiRequest& request) {
   check_list(body, "stop", kMaxStops);
   check_list(body, "stop_token_ids", kMaxStopTokenIds);
   check_list(body, "bad_words", kMaxBadWords);
@@ -51,7 +53,11 @@ Json sampling_of(const Json& body, auto read_elsewhere) {
   Json sampling = Json::object();
   for (auto field = body.begin(); field != body.end(); ++field) {
     if (std::ranges::find(read_elsewhere, field.key()) != read_elsewhere.end()) continue;
-    if (is_sampling_field(field.key())) sampling[field.key()] = field.value();
+    const bool is_form = naming_field(
+        [&] { return take_form(field.key(), field.value(), /*in_body=*/true, sampling); });
+    if (is_form && !field.value().is_null()) request.form_field = field.key();
+    else if (is_form) continue;
+    else if (is_sampling_field(field.key())) sampling[field.key()] = field.value();
     else refuse_unsupported_field(field.key(), field.value(), UnsupportedName::kBody);
   }
   return sampling;
@@ -168,32 +174,76 @@ bool continues_answer(const Json& body, const Json& last) {
   return !has_calls && content != nullptr && content->is_string() && !content->string().empty();
 }
 
-/// Leaves the tools in the body only if they may be called. Returns their names.
-std::vector<std::string> read_tools(Json& body) {
+/// Which functions an answer may or must call.
+struct ToolChoice {
+  std::string mode = "auto";                           // or none, required
+  std::optional<std::vector<std::string>> names = {};  // of the functions; nothing: all
+  bool hides_others = false;                           // the model does not see the other functions
+};
+
+/// The name of a function in the form of chat completions, or in that of the Responses API.
+const Json& name_of_choice(const Json& choice) {
+  const Json& function = choice["function"];
+  return function.is_object() ? function["name"] : choice["name"];
+}
+
+ToolChoice tool_choice_of(const Json& body) {
   const Json* choice = find_field(body, "tool_choice");
-  if (choice != nullptr && *choice != "none" && *choice != "auto")
-    refuse_field("tool_choice", "{} is not supported; it must be \"none\" or \"auto\"",
-                 printable(*choice));
-  const Json* tools = find_field(body, "tools");
-  if (tools == nullptr) return {};
-  if (!tools->is_array()) refuse_field("tools", "must be a list, not {}", printable(*tools));
-  std::vector<std::string> names;
-  for (const Json& tool : *tools) {
-    if (!tool.is_object()) refuse_field("tools", "contains {}, not an object", printable(tool));
-    const Json* type = find_field(tool, "type");
-    if (type != nullptr && *type != "function")
-      refuse_field("tools", "contains the type {}; only \"function\" is supported",
-                   printable(*type));
-    const Json* function = find_field(tool, "function");
-    if (function == nullptr || !function->is_object() || !function->contains("name") ||
-        !(*function)["name"].is_string())
-      refuse_field("tools", "contains a tool without a function that has a name");
-    names.push_back((*function)["name"].get<std::string>());
+  if (choice == nullptr) return {};
+  ToolChoice result;
+  Json mode = *choice;
+  const Json& type = (*choice)["type"];
+  if (type == "function" && name_of_choice(*choice).is_string()) {
+    mode = "required";
+    result.names = {name_of_choice(*choice).string()};
+  } else if (type == "allowed_tools") {
+    const Json& allowed =
+        (*choice)["allowed_tools"].is_object() ? (*choice)["allowed_tools"] : *choice;
+    mode = allowed.value("mode", Json("auto"));
+    result.names.emplace();
+    result.hides_others = true;
+    for (const Json& tool : allowed["tools"])
+      if (tool["type"] == "function" && name_of_choice(tool).is_string())
+        result.names->push_back(name_of_choice(tool).string());
   }
-  const bool may_be_called = choice == nullptr || *choice != "none";
-  if (!names.empty() && may_be_called) return names;
-  body.erase("tools");
-  return {};
+  if (mode != "none" && mode != "auto" && mode != "required")
+    refuse_field("tool_choice",
+                 "{} is not supported; it must be \"none\", \"auto\", \"required\", a function "
+                 "or allowed_tools",
+                 printable(*choice));
+  result.mode = mode.string();
+  return result;
+}
+
+void check_tool(const Json& tool) {
+  if (!tool.is_object()) refuse_field("tools", "contains {}, not an object", printable(tool));
+  const Json* type = find_field(tool, "type");
+  if (type != nullptr && *type != "function")
+    refuse_field("tools", "contains the type {}; only \"function\" is supported", printable(*type));
+  const Json& function = tool["function"];
+  if (!function.is_object() || !function["name"].is_string())
+    refuse_field("tools", "contains a tool without a function that has a name");
+}
+
+/// Reads which functions may be called, and leaves in the body only the tools that the model sees.
+void read_tools(Json& body, ChatRequest& request) {
+  const ToolChoice choice = tool_choice_of(body);
+  Json shown = Json::array();
+  if (const Json* tools = find_field(body, "tools")) {
+    if (!tools->is_array()) refuse_field("tools", "must be a list, not {}", printable(*tools));
+    for (const Json& tool : *tools) {
+      check_tool(tool);
+      const std::string& name = tool["function"]["name"].string();
+      const bool is_chosen = !choice.names || std::ranges::count(*choice.names, name) > 0;
+      if (is_chosen && choice.mode != "none") request.tool_names.push_back(name);
+      if (is_chosen || !choice.hides_others) shown.push_back(tool);
+    }
+  }
+  request.must_call = choice.mode == "required";
+  if (request.must_call && request.tool_names.empty())
+    refuse_field("tool_choice", "asks for a call, but tools has no such function");
+  if (request.tool_names.empty()) body.erase("tools");
+  else body["tools"] = std::move(shown);
 }
 
 /// How much the model shall think, in the forms of OpenAI ("reasoning_effort"), OpenRouter
@@ -241,7 +291,7 @@ void read_chat_logprobs(const Json& body, Json& sampling) {
 CompletionRequest completion_request(const Json& body, const SamplingParams& defaults) {
   check_is_object(body);
   CompletionRequest request;
-  Json sampling = sampling_of(body, kOfCompletions);
+  Json sampling = sampling_of(body, kOfCompletions, request);
   request.echo = bool_field(body, "echo", false);
   if (!sampling.contains("max_tokens")) sampling["max_tokens"] = kCompletionTokens;
   if (request.echo && sampling["max_tokens"] == 0) {
@@ -266,12 +316,13 @@ void free_lists(SamplingParams& params) {
   params.stop_token_ids = {};
   params.allowed_token_ids.reset();
   params.logit_bias.clear();
+  params.constraint.reset();
 }
 
 ChatRequest chat_request(Json body, const SamplingParams& defaults) {
   check_is_object(body);
   ChatRequest request;
-  Json sampling = sampling_of(body, kOfChat);
+  Json sampling = sampling_of(body, kOfChat, request);
   read_chat_logprobs(body, sampling);
   // max_tokens is the older name of max_completion_tokens.
   const Json* newer = find_field(body, "max_completion_tokens");
@@ -285,7 +336,7 @@ ChatRequest chat_request(Json body, const SamplingParams& defaults) {
   });
   read_common(body, request, /*add_special_tokens=*/false);
   request.parallel_tool_calls = bool_field(body, "parallel_tool_calls", true);
-  request.tool_names = read_tools(body);
+  read_tools(body, request);
   Json conversation = Json::object();
   for (const char* name : {"messages", "tools", "chat_template_kwargs", "enable_thinking"})
     if (body.contains(name)) conversation[name] = std::move(body[name]);

@@ -26,6 +26,7 @@ struct OpenAiRequest {
   bool return_token_ids = false;
   bool return_prompt_logprobs = false;  ///< asked for; params has them for `echo` as well
   bool add_special_tokens = false;      ///< Tokenizer::encode() of a prompt that is a text
+  std::string form_field = "structured_outputs";  ///< the client's name for params.constraint
   std::string cache_salt;  ///< requests with different ones share no prefix; empty: none was given
 
   /// Whether a stream also has chunks that show only tokens.
@@ -43,6 +44,7 @@ struct CompletionRequest : OpenAiRequest {
 struct ChatRequest : OpenAiRequest {
   Json variables;                       ///< of ChatTemplate::prompt()
   std::vector<std::string> tool_names;  ///< that may be called; empty with tool_choice "none"
+  bool must_call = false;               ///< the answer calls one of these, and has no text
   bool continues_answer = false;        ///< the answer continues the last message
   bool parallel_tool_calls = true;      ///< false: only the first call is part of the response
 };

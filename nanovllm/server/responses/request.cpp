@@ -9,6 +9,7 @@
 
 #include "nanovllm/base/terminal/logging.h"
 #include "nanovllm/params/sampling_json.h"
+#include "nanovllm/params/structured_json.h"
 #include "nanovllm/server/openai/request_fields.h"
 
 namespace nanovllm::server {
@@ -168,34 +169,10 @@ Json responses_tools(const Json& tools) {
     Json function = Json::object();
     for (const char* name : {"name", "description", "parameters"})
       if (const Json* value = find_field(tool, name)) function[name] = *value;
+    if (tool["strict"] == Json(true)) function["strict"] = true;
     functions.push_back({{"type", "function"}, {"function", std::move(function)}});
   }
   return functions;
-}
-
-/// Leaves only the functions that an "allowed_tools" names.
-void keep_allowed(const Json& allowed, Json& tools) {
-  Json kept = Json::array();
-  for (const Json& tool : tools) {
-    const Json& name = tool["function"]["name"];
-    const auto is_it = [&](const Json& t) {
-      return t.is_object() && t.value("type", Json()) == "function" &&
-             t.value("name", Json()) == name;
-    };
-    if (std::ranges::any_of(allowed, is_it)) kept.push_back(tool);
-  }
-  tools = std::move(kept);
-}
-
-void read_responses_tool_choice(const Json& choice, Json& chat) {
-  const bool is_list = choice.is_object() && choice.value("type", Json()) == "allowed_tools";
-  const Json mode = is_list ? choice.value("mode", Json("auto")) : choice;
-  if (mode != "auto" && mode != "none")
-    refuse_field("tool_choice", "{} is not supported; it must be \"none\" or \"auto\"",
-                 printable(choice));
-  chat["tool_choice"] = mode;
-  if (is_list && choice.contains("tools") && chat.contains("tools"))
-    keep_allowed(choice["tools"], chat["tools"]);
 }
 
 // -- Other fields
@@ -203,10 +180,14 @@ void read_responses_tool_choice(const Json& choice, Json& chat) {
 void refuse_unsupported_responses(const Json& body) {
   refuse_unsupported_fields(body, UnsupportedName::kResponses);
   if (bool_field(body, "background", false)) refuse_field("background", "true is not supported");
-  const Json* text = find_field(body, "text");
-  const Json* format = text != nullptr && text->is_object() ? find_field(*text, "format") : nullptr;
-  if (format != nullptr && format->value("type", Json("text")) != "text")
-    throw ApiError(400, fmt::format("text.format {} is not supported", printable(*format)), "text");
+}
+
+/// The response_format that `text.format` means. The members of a schema stand beside the type
+/// here.
+Json response_format_of(const Json& body) {
+  const Json& format = body["text"]["format"];
+  if (format["type"] != "json_schema") return format;
+  return {{"type", "json_schema"}, {"json_schema", format}};
 }
 
 bool asks_for_logprobs(const Json& body) {
@@ -266,16 +247,18 @@ ResponsesRequest responses_request(Json body, const SamplingParams& defaults,
   for (const char* name : kResponsesSame)
     if (const Json* value = find_field(body, name)) chat[name] = *value;
   for (const auto& [name, value] : body.items())
-    if (is_sampling_field(name) && name != "n" && name != "max_tokens" && name != "logprobs")
+    if ((is_sampling_field(name) && name != "n" && name != "max_tokens" && name != "logprobs") ||
+        (is_form_field(name, /*in_body=*/false) && name != "response_format"))
       chat[name] = value;
+  if (Json format = response_format_of(body); !format.is_null())
+    chat["response_format"] = std::move(format);
   if (const Json* most = find_field(body, "max_output_tokens")) chat["max_tokens"] = *most;
   if (asks_for_logprobs(body)) {
     chat["logprobs"] = true;
     if (const Json* top = find_field(body, "top_logprobs")) chat["top_logprobs"] = *top;
   }
   if (const Json* tools = find_field(body, "tools")) chat["tools"] = responses_tools(*tools);
-  if (const Json* choice = find_field(body, "tool_choice"))
-    read_responses_tool_choice(*choice, chat);
+  if (const Json* choice = find_field(body, "tool_choice")) chat["tool_choice"] = *choice;
 
   Json messages = Json::array();
   if (const Json* text = find_field(body, "instructions"))
@@ -288,8 +271,11 @@ ResponsesRequest responses_request(Json body, const SamplingParams& defaults,
   request.num_input_items = input.size();
   if (request.store && store.is_on()) request.input = dump_json(input);
   chat["messages"] = std::move(messages);
-  request.chat = with_names_of_client({{"max_tokens", "max_output_tokens"}, {"messages", "input"}},
+  request.chat = with_names_of_client({{"max_tokens", "max_output_tokens"},
+                                       {"messages", "input"},
+                                       {"response_format", "text.format"}},
                                       [&] { return chat_request(std::move(chat), defaults); });
+  if (request.chat.form_field == "response_format") request.chat.form_field = "text.format";
   request.echo = dump_json(echo_of(body, request.chat.params));
   return request;
 }
