@@ -51,7 +51,8 @@ Expr parse(Expressions& e, const StructuredOutputs& form, const std::string& whe
 }  // namespace
 
 std::shared_ptr<Grammar> compile(const StructuredOutputs& form,
-                                 std::shared_ptr<const TokenTrie> trie, const std::string& where) {
+                                 std::shared_ptr<const TokenTrie> trie, const std::string& where,
+                                 size_t max_steps) {
   auto e = std::make_unique<Expressions>();
   const Expr parsed = parse(*e, form, where);
   Expr start = Expr::kNothing;
@@ -61,7 +62,7 @@ std::shared_ptr<Grammar> compile(const StructuredOutputs& form,
     throw UserError(where + ": " + error.what());
   }
   require(start != Expr::kNothing, "{}: no text has this form", where);
-  return std::make_shared<Grammar>(std::move(e), start, std::move(trie));
+  return std::make_shared<Grammar>(std::move(e), start, std::move(trie), max_steps);
 }
 
 std::shared_ptr<const TokenTrie> make_trie(const TokenTexts& texts,

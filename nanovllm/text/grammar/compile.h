@@ -17,6 +17,7 @@ std::shared_ptr<const TokenTrie> make_trie(const TokenTexts& texts,
 /// The grammar of a form. Throws UserError that begins with `where` for a form that is wrong, not
 /// supported, too large (1 MiB), or allows no text.
 std::shared_ptr<Grammar> compile(const StructuredOutputs& form,
-                                 std::shared_ptr<const TokenTrie> trie, const std::string& where);
+                                 std::shared_ptr<const TokenTrie> trie, const std::string& where,
+                                 size_t max_steps = Grammar::kMaxSteps);
 
 }  // namespace nanovllm::grammar

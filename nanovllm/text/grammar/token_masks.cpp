@@ -9,15 +9,19 @@ namespace nanovllm::grammar {
 
 namespace {
 
-constexpr size_t kMaxSteps = 4000;  // of a walk before it is done in parts: about 20 us
-constexpr size_t kMaxIds = 500;     // of a mask that is kept as a list
+constexpr size_t kMaxIds = 500;  // of a mask that is kept as a list
 constexpr size_t kMaxMaskBytes = 16 << 20, kMaxStateBytes = 32 << 20;
 constexpr size_t kUnlimitedSteps = std::numeric_limits<size_t>::max();
 
 }  // namespace
 
-Grammar::Grammar(std::unique_ptr<Expressions> e, Expr start, std::shared_ptr<const TokenTrie> trie)
-    : e_(std::move(e)), start_(start), trie_(std::move(trie)), prepared_bytes_(e_->num_bytes()) {}
+Grammar::Grammar(std::unique_ptr<Expressions> e, Expr start, std::shared_ptr<const TokenTrie> trie,
+                 size_t max_steps)
+    : e_(std::move(e)),
+      start_(start),
+      trie_(std::move(trie)),
+      max_steps_(max_steps),
+      prepared_bytes_(e_->num_bytes()) {}
 
 bool Grammar::add_below(uint32_t node, Expr state, TokenBits& bits, size_t max_steps) {
   const auto nodes = trie_->nodes();
@@ -43,16 +47,16 @@ bool Grammar::add_below(uint32_t node, Expr state, TokenBits& bits, size_t max_s
 }
 
 void Grammar::compute(Expr state, TokenBits& bits) {
-  if (add_below(0, state, bits, kMaxSteps)) return;
+  if (add_below(0, state, bits, max_steps_)) return;
   std::ranges::fill(bits, 0);
   const auto alternatives = e_->alternatives(state);
   for (const Expr alternative : std::vector(alternatives.begin(), alternatives.end())) {
-    if (add_below(0, alternative, bits, kMaxSteps)) continue;
+    if (add_below(0, alternative, bits, max_steps_)) continue;
     const auto [first, rest] = e_->split(alternative);
     const auto firsts = e_->alternatives(first);
     if (firsts.size() == 1) add_in_parts(alternative, bits);
     for (const Expr part : std::vector(firsts.begin(), firsts.end()))
-      if (firsts.size() > 1 && !add_below(0, e_->sequence(part, rest), bits, kMaxSteps))
+      if (firsts.size() > 1 && !add_below(0, e_->sequence(part, rest), bits, max_steps_))
         add_in_parts(e_->sequence(part, rest), bits);
   }
 }
@@ -164,6 +168,11 @@ const Grammar::Mask& Grammar::mask(Expr state) {
   }
   mask_bytes_ += sizeof(Mask) + (mask.bits.size() + mask.ids.size()) * sizeof(int32_t);
   return mask;
+}
+
+size_t Grammar::num_bytes() {
+  const std::lock_guard lock(mutex_);
+  return e_->num_bytes() + mask_bytes_;
 }
 
 void Grammar::bound_memory() {

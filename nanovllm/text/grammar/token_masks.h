@@ -34,10 +34,15 @@ class Matcher;
 ///     schema has, differs from the one that excludes none only on the way to these texts.
 class Grammar {
  public:
-  /// `start` is what e.prepare() returned; not kNothing.
-  Grammar(std::unique_ptr<Expressions> e, Expr start, std::shared_ptr<const TokenTrie> trie);
+  static constexpr size_t kMaxSteps = 4000;  // about 20 us
+
+  /// `start` is what e.prepare() returned; not kNothing. A walk with more than `max_steps` is done
+  /// in parts.
+  Grammar(std::unique_ptr<Expressions> e, Expr start, std::shared_ptr<const TokenTrie> trie,
+          size_t max_steps = kMaxSteps);
 
   const TokenTrie& trie() const { return *trie_; }
+  size_t num_bytes();
 
  private:
   friend class Matcher;
@@ -61,6 +66,7 @@ class Grammar {
   std::unique_ptr<Expressions> e_;
   Expr start_;
   std::shared_ptr<const TokenTrie> trie_;
+  size_t max_steps_;
   std::unordered_map<Expr, Mask> masks_;
   size_t mask_bytes_ = 0, prepared_bytes_;
   std::unordered_map<Expr, std::shared_ptr<const TokenTrie::Walk>> walks_;  // by part
@@ -81,6 +87,8 @@ class Matcher : public Constraint {
   bool is_done() const override { return ended_ || state_ == Expr::kEmpty; }
   /// Appends text that need not be whole tokens.
   void accept_text(std::string_view text);
+  /// Whether a token that is not allowed was accepted.
+  bool has_failed() const { return state_ == Expr::kNothing; }
   /// Whether the answer may end here.
   bool may_end() const;
 
