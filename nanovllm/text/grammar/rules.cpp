@@ -322,7 +322,7 @@ std::vector<Expr> Expressions::find_texts() {
   for (uint32_t i = 0; i < num_nodes; ++i)
     if (!nodes_[i].has_rules) renamed[i] = rename(i);
   if (rules_.empty()) return renamed;
-  std::vector<bool> productive(num_nodes);
+  std::vector<bool> productive(nodes_.size());  // renaming has added nodes
   for (uint32_t i = 0; i < num_nodes; ++i)
     productive[i] = nodes_[i].has_rules ? nodes_[i].nullable : renamed[i] != Expr::kNothing;
   productive = propagate(std::move(productive));
