@@ -15,7 +15,7 @@
 namespace nanovllm::grammar {
 namespace {
 
-const std::string kStructured = std::string(NANOVLLM_SOURCE_DIR) + "/../shared/goldens/structured";
+const std::string kRegexRows = std::string(NANOVLLM_SOURCE_DIR) + "/../shared/goldens/structured";
 
 Language regex_language(const std::string& pattern, const RegexOptions& options = {}) {
   return Language([&](Expressions& e) { return parse_regex(e, pattern, options, "t"); });
@@ -119,7 +119,7 @@ TEST(GrammarRegex, AgreesWithPcreOnRandomPatterns) {
 }
 
 TEST(GrammarRegex, AgreesWithTheRowsOfOtherEngines) {
-  const std::string path = kStructured + "/regex.jsonl";
+  const std::string path = kRegexRows + "/regex.jsonl";
   if (!std::filesystem::exists(path)) GTEST_SKIP() << path << " is not here";
   for (const Json& row : read_json_lines(path)) {
     const auto pattern = row["spec"].get<std::string>();
