@@ -92,7 +92,7 @@ bool supports_few_experts(Launch where, const FewExperts& args) {
   const QuantizedWeight* const gate_up = args.quantized_gate_up;
   const QuantizedWeight* const down = args.quantized_down;
   if (gate_up == nullptr && down == nullptr)
-    return few_shared_bytes<PlainFormat<Bf16>>(num_tokens, hidden) <= where.shared_bytes;
+    return few_shared_bytes<PlainFormat<Bf16, false>>(num_tokens, hidden) <= where.shared_bytes;
   // One kernel format serves both.
   return gate_up != nullptr && down != nullptr && gate_up->format == down->format &&
          (gate_up->group_shift == 5) == (down->group_shift == 5) &&
@@ -135,7 +135,7 @@ void few_experts(Launch where, const FewExperts& args) {
     launch(where, logits,
            dim3(blocks_for(p.num_experts, kLogitsWarps), static_cast<unsigned>(p.num_tokens)),
            kLogitsThreads, 0, p);
-    if (!is_quantized) run_few_gemms<PlainFormat<T>>(where, p);
+    if (!is_quantized) run_few_gemms<PlainFormat<T, /*kPadded=*/false>>(where, p);
   });
   if (is_quantized) run_few_quantized_gemms(where, p, args.x.dtype);
 }

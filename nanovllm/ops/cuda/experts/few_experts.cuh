@@ -8,8 +8,10 @@
 #include "nanovllm/ops/cuda/gemm/swiglu_items.cuh"
 
 // The GEMMs of a mixture of experts for few tokens (few_experts.cu), for each format of the
-// weights. They multiply as few_multiply.cuh says. A weight that is not quantized is a
-// QuantizedWeight with only `values`, `n` and `k`. The rows of all experts follow each other.
+// weights. Gate and up are items of few_items.cuh. Down has a loop of its own, because a warp's
+// chunks belong to several weights, and the products of each chunk get the weight of its expert. A
+// weight that is not quantized is a QuantizedWeight with only `values`, `n` and `k`. The rows of
+// all experts follow each other.
 namespace nanovllm::cuda {
 
 constexpr int kMaxChoices = 64;  // the most choices of all tokens together
@@ -210,16 +212,21 @@ __global__ void __launch_bounds__(kFewThreads, 2) few_gate_up_kernel(const FewEx
   commit_async_copies();
   chosen.find<kPerLane>(p, false);
 
-  const auto first_row = [&](int item) {
-    return int64_t{2} * p.n * chosen.experts[item / num_tiles];
+  const auto place_of = [&](int item) {
+    return ItemPlace{int64_t{2} * p.n * chosen.experts[item / num_tiles],
+                     item % num_tiles * kTiles * 8};
   };
-  SwigluItems<Format, kStages, kTiles, decltype(first_row)> items(
-      p.gate_up, p.n, k, chosen.count * num_tiles, shared_address(shared), first_row);
+  // The grid has room for more experts. A thread block without an item ends when x is there.
+  const int num_items = chosen.count * num_tiles;
+  if (static_cast<int>(blockIdx.x) >= num_items) return wait_all_async_copies();
+  SwigluItems<Format, kStages, kTiles, decltype(place_of)> items(
+      p.gate_up, p.n, k, num_items, shared_address(shared), kTilesBytes<Format, kTiles>, place_of);
   items.begin();
   wait_async_copies<kStages>();  // x
   __syncthreads();
-  items.run(sums, x, pitch, p.num_tokens, static_cast<T*>(p.act),
-            [&](int item, int token) { return chosen.rows[item / num_tiles][token]; });
+  run_swiglu_items<Format>(
+      items, sums, x, pitch, p.num_tokens, static_cast<T*>(p.act),
+      [&](int item, int token) { return chosen.rows[item / num_tiles][token]; });
 }
 
 /// A chunk of k of one of the chosen experts.
@@ -316,7 +323,7 @@ __global__ void __launch_bounds__(kFewThreads, 2)
       return x_piece(stage, min(token_of_lane, p.num_tokens - 1), piece);
     });
     float acc[1][1][4] = {};
-    multiply_chunk<Format>(acc, ring + stage * stage_bytes, b, p.down);
+    multiply_chunk<Format>(acc, acc[0][0], ring + stage * stage_bytes, b, p.down);
     const auto weight = load<2>(&chosen.weights[at.expert][2 * pair]);
 #pragma unroll
     for (int i = 0; i < 4; ++i) total[0][0][i] += weight.x[i % 2] * acc[0][0][i];
@@ -333,10 +340,8 @@ __global__ void __launch_bounds__(kFewThreads, 2)
   store_sums(reinterpret_cast<float*>(mine), total);
   __syncthreads();
   if (!has_output) return;
-#pragma unroll
-  for (int w = 0; w < kFewWarps; ++w)
-    y += reinterpret_cast<const float*>(
-        shared + w * kStages * stage_bytes)[token * kSumPitch + threadIdx.x % 16];
+  y = add_warps(y, reinterpret_cast<const float*>(shared) + token * kSumPitch + threadIdx.x % 16,
+                kStages * stage_bytes / 4);
   if (sends) send_element<T>(p.peers, epoch, out - static_cast<T*>(p.out), y);
   else *out = from_float<T>(y);
 }

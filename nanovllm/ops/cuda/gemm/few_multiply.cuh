@@ -3,8 +3,8 @@
 #include "nanovllm/ops/cuda/device/mma.cuh"
 #include "nanovllm/ops/cuda/gemm/quantized/weight_formats.cuh"
 
-// How a warp multiplies a chunk of k of rows of w by few tokens, for each format of w. The GEMMs of
-// few tokens with quantized weights, those of mixtures of experts and small_swiglu.cuh use it.
+// How a warp multiplies a chunk of k of rows of w by few tokens, for each format of w. All GEMMs of
+// few tokens use it.
 //
 // A lane copies into shared memory exactly those pieces of w that it will feed to the tensor cores
 // itself, so no other thread waits for them. This is possible because the order of k inside a GEMM
@@ -64,7 +64,7 @@ struct ChunkSource {
   const unsigned char* rows[kTiles][2];
   // Lanes 16 to 31 copy the words of another tile.
   const uint32_t* words[Format::kScaled ? (kTiles + 1) / 2 : 1];
-  int left;        // bytes of a row that follow this lane's first ones, if it is not quantized
+  int left;        // bytes of a row that follow this lane's first ones, if rows are not padded
   int group_step;  // words from a group's scale to the next one's; 0 if scales are of rows
 
   /// Makes `chunk` the next one. row_of(tile, i) is the row of w that is row i of 16 of the tile.
@@ -87,9 +87,8 @@ struct ChunkSource {
         words[i] = w.scales + (row >> w.row_shift) * w.row_stride +
                    int64_t{chunk} * kScaleGroups<Format> * group_step;
       }
-    } else {
-      left = static_cast<int>(row_bytes) - 16 - first;
     }
+    if constexpr (!Format::kPadded) left = static_cast<int>(row_bytes) - 16 - first;
   }
   /// Copies a chunk to the warp's memory `to`, and moves on by `chunks` chunks. Behind the last
   /// column it copies the last columns again.
@@ -103,7 +102,7 @@ struct ChunkSource {
 #pragma unroll
         for (int i = 0; i < Format::kPieces; ++i)
           async_copy16_of_128(to_lane + ((r * 2 + half) * Format::kPieces + i) * kPieceBytes,
-                              rows[r][half] + (Format::kScaled ? i * 64 : min(i * 64, left)));
+                              rows[r][half] + (Format::kPadded ? i * 64 : min(i * 64, left)));
         rows[r][half] += chunks * kBytes;
       }
     if constexpr (Format::kScaled) {
@@ -116,15 +115,19 @@ struct ChunkSource {
                       words[i] + int64_t{g} * group_step);
         words[i] += int64_t{chunks * kScaleGroups<Format>} * group_step;
       }
-    } else {
-      left -= chunks * kBytes;
     }
+    if constexpr (!Format::kPadded) left -= chunks * kBytes;
   }
 };
 
 /// acc [tiles, 16 rows, tokens] += a chunk of w, which this warp has copied to `from`, times x.
+///
+/// A matrix instruction waits for the last one with the same sums. Tiles take turns, but a single
+/// tile needs other sums for every second instruction. With scales it has them for each group.
+/// Without scales these are `odd`, which is acc[0][0] where waiting does not matter.
 template <class Format, int kTiles, int kTokenTiles>
-__device__ __forceinline__ void multiply_chunk(float (&acc)[kTiles][kTokenTiles][4], uint32_t from,
+__device__ __forceinline__ void multiply_chunk(float (&acc)[kTiles][kTokenTiles][4],
+                                               float (&odd)[4], uint32_t from,
                                                const uint4 (&x)[kTokenTiles][Format::kGroups],
                                                const QuantizedWeight& weight) {
   using T = typename Format::T;
@@ -137,10 +140,8 @@ __device__ __forceinline__ void multiply_chunk(float (&acc)[kTiles][kTokenTiles]
   uint32_t scale_words[kTiles][2] = {};
   float part[kTiles][kTokenTiles][4] = {};
   float x_sums[kTokenTiles][4] = {};  // the sum of a token's elements in the group, in each row
-  // A matrix instruction waits for the last one with the same sums. Tiles take turns; a single tile
-  // has two sums. Without scales there is too little to compute for that to matter.
-  constexpr bool kHasOdd = kTiles * kTokenTiles == 1 && Format::kScaled;
-  float odd[4] = {}, odd_x_sums[4] = {};
+  constexpr bool kHasOdd = kTiles * kTokenTiles == 1;
+  float odd_part[4] = {}, odd_x_sums[4] = {};
 #pragma unroll
   for (int i = 0; i < kGroups; ++i) {
 #pragma unroll
@@ -176,18 +177,20 @@ __device__ __forceinline__ void multiply_chunk(float (&acc)[kTiles][kTokenTiles]
                          b[0], b[1]);
         }
 #pragma unroll
-        for (int r = 0; r < kTiles; ++r)
-          mma_16x8x16<T>(kHasOdd && j > 0  ? odd
-                         : Format::kScaled ? part[r][t]
-                                           : acc[r][t],
+        for (int r = 0; r < kTiles; ++r) {
+          const bool is_odd = kHasOdd && j > 0;
+          float(&scaled)[4] = is_odd ? odd_part : part[r][t];
+          float(&plain)[4] = is_odd ? odd : acc[r][t];
+          mma_16x8x16<T>(Format::kScaled ? scaled : plain,
                          {upper[r][j], lower[r][j], upper[r][j + 1], lower[r][j + 1]}, b[0], b[1]);
+        }
       }
     if constexpr (Format::kScaled) {
       if ((i + 1) % kPerScale != 0) continue;
       if constexpr (kHasOdd) {
 #pragma unroll
         for (int c = 0; c < 4; ++c) {
-          part[0][0][c] += odd[c], odd[c] = 0;
+          part[0][0][c] += odd_part[c], odd_part[c] = 0;
           x_sums[0][c] += odd_x_sums[c], odd_x_sums[c] = 0;
         }
       }

@@ -4,70 +4,50 @@
 #include <array>
 #include <cmath>
 
-#include "nanovllm/ops/cuda/gemm/hopper/tile_loop.cuh"
+#include "nanovllm/ops/cuda/gemm/hopper/tile_kernel.cuh"
 
 //   out[i] = x[i] w[g]^T, or the SwiGLU of its gates and ups, for each row i of group g
 // (grouped GEMM), where w is [num_groups, n or 2 n, k]. A list of tiles, each some rows of one
 // group, comes from an earlier kernel, since only the device knows the groups. On Hopper the kernel
-// is the main loop of tile_gemm.cu over that list. Groups of few rows are bound by reading the
-// weights of all groups that have rows, groups of many rows by the tensor cores. Other GPUs and
-// dtypes use a plain kernel.
+// is that of tile_gemm.cu, which takes its tiles from that list (GroupedOrder). Groups of few rows
+// are bound by reading the weights of all groups that have rows, groups of many rows by the tensor
+// cores. Other GPUs and dtypes use a plain kernel.
 #pragma nv_diag_suppress 177  // unused functions when compiling for other targets than Hopper
 namespace nanovllm::cuda {
 namespace {
 
 // -- Hopper
 
-/// The epilogue of run_tiles().
-template <class Tile>
-struct StoreGroupTile {
-  const TileParams& p;
-  __device__ __forceinline__ void operator()(const Corner& at, const Item&,
-                                             const TileSums<Tile>& sums) const {
-    if constexpr (Tile::kSwiglu) store_swiglu<Tile>(p, at, sums);
-    else TileStore<Tile>{p, at}.store_whole(sums);
-  }
-  __device__ void finish() const {}
-};
-
-/// Clusters of two thread blocks take pairs of neighbouring tiles of out, one pair after the other.
-template <class Tile>
-__global__ void __launch_bounds__(Tile::kThreads, 1)
-    grouped_tile_kernel(const __grid_constant__ TileParams p) {
-  run_tiles<Tile, GroupedOrder<Tile>>(p, [&] { return StoreGroupTile<Tile>{p}; });
-}
-
-template <class Tile>
-void run_tile(Launch where, const GroupedGemm& gemm) {
+/// tile_kernel() with the tiles of the list.
+template <TileConfig kConfig>
+void run_groups(Launch where, const GroupedGemm& gemm) {
+  using T = TileOf<PlainFormat<Bf16>, kConfig>;
   const GemmArgs& args = gemm.args;
-  const int rows = Tile::kSwiglu ? 2 * args.n : args.n;
+  const int rows = T::kSwiglu ? 2 * args.n : args.n;
   const TileParams params = {
-      .w = tensor_map(args.w, int64_t{gemm.num_groups} * rows, args.k, Tile::kBoxRows),
-      .x = tensor_map(args.x, args.num_tokens, args.k, Tile::kHalfTokens),
+      .w = tensor_map(args.w, int64_t{gemm.num_groups} * rows, args.k, T::kBoxRows),
+      .x = tensor_map(args.x, args.num_tokens, args.k, T::kHalfTokens),
       .args = args,
       .group = 1,
       .split_bits = 0,
       .scratch = {},
       .groups = gemm.groups};
-  static const int fit = max_tile_blocks_of<Tile>(grouped_tile_kernel<Tile>);
   // Each group may have a tile with few tokens.
-  const int most_tiles =
-      std::min(args.num_tokens, args.num_tokens / Tile::kTokens + gemm.num_groups);
-  const int pairs = (args.n + 2 * Tile::kOutColumns - 1) / (2 * Tile::kOutColumns);
-  const int clusters = std::min(std::min(fit, where.num_sms) / 2, most_tiles * pairs);
-  launch(ClusterLaunch{where, 2}, grouped_tile_kernel<Tile>, blocks_for(2 * clusters),
-         Tile::kThreads, static_cast<size_t>(Tile::kSharedBytes), params);
+  const int most_tiles = std::min(args.num_tokens, args.num_tokens / T::kTokens + gemm.num_groups);
+  const int fitting = std::min(fit<T, GroupedOrder<T>>(), where.num_sms) / 2 * 2;
+  launch_tiles<T, GroupedOrder<T>>(where, std::min(fitting, most_tiles * kConfig.blocks(1, args.n)),
+                                   params);
 }
 
-/// The size of a tile for grouped GEMMs, and the launcher of its kernel.
+/// A tile that is compiled for grouped GEMMs.
 struct GroupTile {
-  int tokens, rows;
-  bool swiglu;
+  TileConfig config;
   void (*run)(Launch, const GroupedGemm&);
 };
 template <int kTokens, int kRows, bool kSwiglu>
 constexpr GroupTile group_tile() {
-  return {kTokens, kRows, kSwiglu, run_tile<Tile<kTokens, kRows, kSwiglu>>};
+  constexpr TileConfig kConfig = {kTokens, kRows, kSwiglu};
+  return {kConfig, run_groups<kConfig>};
 }
 constexpr std::array kGroupTiles = {
     group_tile<64, 64, false>(),   group_tile<64, 96, false>(),  group_tile<64, 128, false>(),
@@ -80,14 +60,13 @@ constexpr std::array kGroupTiles = {
 /// About how many clock cycles the GEMM takes with this tile: rounds of thread blocks, in each of
 /// which a multiprocessor reads its share of w or multiplies, whichever takes longer. It supposes
 /// that tokens choose their groups evenly.
-double grouped_cost(const GroupedGemm& gemm, const GroupTile& tile, int num_sms) {
+double grouped_cost(const GroupedGemm& gemm, const TileConfig& tile, int num_sms) {
   constexpr double kBytesPerCycle = 19, kMultipliesPerCycle = 1600, kItemCycles = 1500;
   const GemmArgs& args = gemm.args;
   const double groups = std::min(args.num_tokens, gemm.num_groups);
   const double per_group = args.num_tokens / groups;
-  const int columns = tile.swiglu ? tile.rows / 2 : tile.rows;
   const double tiles = groups * std::max(1.0, per_group / tile.tokens + (per_group > 32 ? 0.5 : 0));
-  const double items = tiles * 2 * ((args.n + 2 * columns - 1) / (2 * columns));
+  const double items = tiles * tile.blocks(1, args.n);
   const double read = tile.rows * 2.0 * args.k / kBytesPerCycle;
   const double multiply = double{1.0 * tile.tokens} * tile.rows * args.k / kMultipliesPerCycle;
   const double rounds = std::ceil(items / (num_sms / 2 * 2));
@@ -179,8 +158,8 @@ void grouped_gemm(Launch where, const GroupedGemm& gemm, int tile_tokens, DType 
     const GroupTile* best = nullptr;
     double least = 0;
     for (const GroupTile& tile : kGroupTiles) {
-      if (tile.tokens != tile_tokens || tile.swiglu != swiglu) continue;
-      const double cost = grouped_cost(gemm, tile, where.num_sms);
+      if (tile.config.tokens != tile_tokens || tile.config.swiglu != swiglu) continue;
+      const double cost = grouped_cost(gemm, tile.config, where.num_sms);
       if (best == nullptr || cost < least) best = &tile, least = cost;
     }
     check_args(best != nullptr, "grouped_gemm: no tile has this number of tokens");

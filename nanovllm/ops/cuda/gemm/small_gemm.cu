@@ -30,22 +30,22 @@ void run_shape(Launch where, const GemmArgs& args) {
     const auto waste = [&](int columns) { return std::ceil(waves(columns)) / waves(columns); };
     if (waves(24) > 1 && supports_small_swiglu<T>(where, args)) small_swiglu<T>(where, args);
     else if (!has_room || (is_deep && args.num_tokens <= 2))
-      run_small_gemm<T, SmallTile::kSwiglu, true, kTokenTiles, 1, 4, 2>(where, args);
+      run_small_gemm<T, FewTile::kSwiglu, true, kTokenTiles, 1, 4, 2>(where, args);
     else if (waves(24) > 1 && waste(16) < 0.8 * waste(24))
-      run_small_gemm<T, SmallTile::kSwiglu, true, kTokenTiles, 2, 3, 3>(where, args);
-    else run_small_gemm<T, SmallTile::kSwiglu, true, kTokenTiles, 3, 2, 2>(where, args);
+      run_small_gemm<T, FewTile::kSwiglu, true, kTokenTiles, 2, 3, 3>(where, args);
+    else run_small_gemm<T, FewTile::kSwiglu, true, kTokenTiles, 3, 2, 2>(where, args);
   } else if (args.norm != nullptr) {
     if (has_room && !fits(32, 2))
-      run_small_gemm<T, SmallTile::kWhole, true, kTokenTiles, 3, 2, 2>(where, args);
+      run_small_gemm<T, FewTile::kWhole, true, kTokenTiles, 3, 2, 2>(where, args);
     else if (!has_room || is_deep)
-      run_small_gemm<T, SmallTile::kWhole, true, kTokenTiles, 2, 2, 2>(where, args);
-    else run_small_gemm<T, SmallTile::kWhole, true, kTokenTiles, 2, 3, 3>(where, args);
+      run_small_gemm<T, FewTile::kWhole, true, kTokenTiles, 2, 2, 2>(where, args);
+    else run_small_gemm<T, FewTile::kWhole, true, kTokenTiles, 2, 3, 3>(where, args);
   } else {
     if (fits(16, 2))
-      run_small_gemm<T, SmallTile::kWhole, false, kTokenTiles, 1, 6, 6 / kTokenTiles>(where, args);
+      run_small_gemm<T, FewTile::kWhole, false, kTokenTiles, 1, 6, 6 / kTokenTiles>(where, args);
     else if (fits(16, 3))
-      run_small_gemm<T, SmallTile::kWhole, false, kTokenTiles, 1, 4, 4 / kTokenTiles>(where, args);
-    else run_small_gemm<T, SmallTile::kWhole, false, kTokenTiles, 2, 3, 3>(where, args);
+      run_small_gemm<T, FewTile::kWhole, false, kTokenTiles, 1, 4, 4 / kTokenTiles>(where, args);
+    else run_small_gemm<T, FewTile::kWhole, false, kTokenTiles, 2, 3, 3>(where, args);
   }
 }
 
@@ -60,7 +60,7 @@ bool prefers_small_gemm(const GemmArgs& args, DType dtype) {
   const bool is_swiglu = args.epilogue == Epilogue::kSwiglu;
   const int64_t rows = is_swiglu ? int64_t{2} * args.n : args.n;
   return args.num_tokens <= kFewTokens && (args.num_tokens <= 8 || rows * args.k <= kMaxWeights) &&
-         args.n % 16 == 0 && args.n <= kMaxColumns && args.k % kSmallChunk == 0 &&
+         args.n % 16 == 0 && args.n <= kMaxColumns && args.k % PlainFormat<Bf16>::kChunk == 0 &&
          (args.k <= kMaxNormK || args.norm == nullptr) && (!is_swiglu || args.norm != nullptr) &&
          dtype_size(dtype) == 2;
 }

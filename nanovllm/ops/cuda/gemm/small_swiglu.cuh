@@ -41,9 +41,8 @@ __global__ void __launch_bounds__(kFewThreads, 1)
     async_copy16(norm + i * 16, p.norm + i * 4);
   commit_async_copies();
   const QuantizedWeight w = {.values = p.w, .n = 2 * p.n, .k = p.k};
-  const auto first_row = [](int) { return int64_t{0}; };
-  SwigluItems<Format, kStages, 1, decltype(first_row)> items(w, p.n, p.k, (p.n + 7) / 8,
-                                                             shared_address(shared), first_row);
+  SwigluItems<Format, kStages, 1> items(w, p.n, p.k, (p.n + 7) / 8, shared_address(shared),
+                                        kTilesBytes<Format, 1>);
   items.begin();
   begin_kernel();
 
@@ -78,8 +77,8 @@ __global__ void __launch_bounds__(kFewThreads, 1)
     }
   }
   __syncthreads();
-  items.run(sums, x, pitch, p.num_tokens, static_cast<T*>(p.out),
-            [](int, int token_of) { return token_of; });
+  run_swiglu_items<Format>(items, sums, x, pitch, p.num_tokens, static_cast<T*>(p.out),
+                           [](int, int token_of) { return token_of; });
 }
 
 // -- launcher

@@ -8,21 +8,22 @@
 #include "nanovllm/ops/cuda/gemm/hopper/tile_loop.cuh"
 #include "nanovllm/ops/cuda/gemm/quantized/quantized_gemm.h"
 
-// The kernel of tile_gemm.cu, which says what it computes, and its launch. Each format of quantized
-// weights is compiled in a file of its own (quantized/hopper/).
+// The kernel of tile_gemm.cu and, with another order of the tiles, of grouped_gemm.cu. These say
+// what it computes. Each format of quantized weights is compiled in a file of its own
+// (quantized/hopper/).
 #pragma nv_diag_suppress 177  // unused functions when compiling for other targets than Hopper
 namespace nanovllm::cuda {
 
 // -- kernel
 
 /// The epilogue of run_tiles().
-template <class Tile>
+template <class Tile, class Order>
 struct StoreTile {
   const TileParams& p;
   __device__ __forceinline__ void operator()(const Corner& at, const Item& item,
                                              const TileSums<Tile>& sums) const {
     if constexpr (Tile::kSwiglu) store_swiglu<Tile>(p, at, sums);
-    else if (p.split_bits > 0) TileStore<Tile>{p, at}.store_part(sums, item.part);
+    else if (Order::kSplits && p.split_bits > 0) TileStore<Tile>{p, at}.store_part(sums, item.part);
     else TileStore<Tile>{p, at}.store_whole(sums);
   }
   __device__ void finish() const {}
@@ -30,10 +31,10 @@ struct StoreTile {
 
 /// Clusters of two thread blocks take pairs of neighbouring tiles of out, one pair after the other.
 /// In a thread block two or three warpgroups multiply, and one more copies x and w (tile_loop.cuh).
-template <class Tile>
+template <class Tile, class Order>
 __global__ void __launch_bounds__(Tile::kThreads, 1)
     tile_kernel(const __grid_constant__ typename Tile::Params p) {
-  run_tiles<Tile>(p, [&] { return StoreTile<Tile>{p}; });
+  run_tiles<Tile, Order>(p, [&] { return StoreTile<Tile, Order>{p}; });
 }
 
 // -- launcher
@@ -42,10 +43,15 @@ template <class Format, TileConfig kConfig>
 using TileOf = Tile<kConfig.tokens, kConfig.rows, kConfig.swiglu, Format>;
 
 /// How many thread blocks of this tile run on the GPU at the same time.
-template <class T>
+template <class T, class Order = Order<T>>
 int fit() {
-  static const int blocks = max_tile_blocks_of<T>(tile_kernel<T>);
+  static const int blocks = max_tile_blocks_of<T>(tile_kernel<T, Order>);
   return blocks;
+}
+template <class T, class Order = Order<T>>
+void launch_tiles(Launch where, int blocks, const typename T::Params& params) {
+  launch(ClusterLaunch{where, 2}, tile_kernel<T, Order>, blocks_for(blocks), T::kThreads,
+         static_cast<size_t>(T::kSharedBytes), params);
 }
 /// Sets the operands of E4M3 by E4M3: x and w with their scales.
 template <class T>
@@ -88,8 +94,7 @@ void run_tile(Launch where, const GemmArgs& args, const TileConfig& config,
   else if constexpr (T::kQuantized)
     params.raw = RawStage<typename T::Format>::params(*args.quantized, T::kBoxRows);
   else params.w = tensor_map(args.w, T::kSwiglu ? 2 * args.n : args.n, args.k, T::kBoxRows);
-  launch(ClusterLaunch{where, 2}, tile_kernel<T>, dim3(static_cast<unsigned>(blocks)), T::kThreads,
-         static_cast<size_t>(T::kSharedBytes), params);
+  launch_tiles<T>(where, blocks, params);
 }
 
 using RunTile = void(Launch, const GemmArgs&, const TileConfig&, const TileScratch&,

@@ -27,6 +27,7 @@ __host__ __device__ inline int steps_of(int k) {
 /// part at the same time, with neighbouring columns.
 template <class Tile>
 struct Order {
+  static constexpr bool kSplits = !Tile::kSwiglu;  // k may be split
   int rank, group, token_tiles, column_pairs, num_steps, split_bits, num_tokens;
   __device__ Order(const TileParams& p, int rank_)
       : rank(rank_),
@@ -34,7 +35,7 @@ struct Order {
         token_tiles((p.args.num_tokens + Tile::kTokens - 1) / Tile::kTokens),
         column_pairs((p.args.n + 2 * Tile::kOutColumns - 1) / (2 * Tile::kOutColumns)),
         num_steps(steps_of<Tile>(p.args.k)),
-        split_bits(Tile::kSwiglu ? 0 : p.split_bits),
+        split_bits(kSplits ? p.split_bits : 0),
         num_tokens(p.args.num_tokens) {}
   __device__ int count() const { return token_tiles * column_pairs << split_bits; }
   __device__ Item at(int i) const {
@@ -56,6 +57,7 @@ struct Order {
 /// some thread blocks may have no item; at() may be called for as many items as the grid has.
 template <class Tile>
 struct GroupedOrder {
+  static constexpr bool kSplits = false;
   const TokenTile* tiles;
   int rank, column_pairs, num_steps, rows, num_tiles;
   __device__ GroupedOrder(const TileParams& p, int rank_)

@@ -4,17 +4,17 @@
 
 #include "nanovllm/ops/cuda/collectives/pairs.cuh"
 #include "nanovllm/ops/cuda/elementwise/row_ops.cuh"
-#include "nanovllm/ops/cuda/gemm/few_multiply.cuh"
+#include "nanovllm/ops/cuda/gemm/few_items.cuh"
 #include "nanovllm/ops/cuda/gemm/quantized/small.h"
 
 //   out [T, n] = x w^T + bias, out += x w^T, or SwiGLU (Epilogue),
 // for up to 16 tokens T and a quantized w. The design is that of small_gemm.cuh: small thread
 // blocks prefetch most of their weights before the previous kernel has ended, and each warp
-// multiplies every eighth chunk of k. A thread block takes 8 to 32 columns of out at a time.
-// Besides reading the weights, converting them bounds it, so the number of instructions counts.
-// Therefore x goes through the warp's ring too, in rows that lanes copy together, and neither x nor
-// the stage of the ring needs an unrolled loop. A norm of x is a DeferredNorm, which costs one
-// factor for each token.
+// multiplies every eighth chunk of k (few_items.cuh). A thread block takes 8 to 32 columns of out
+// at a time. Besides reading the weights, converting them bounds it, so the number of instructions
+// counts. Therefore x goes through the warp's ring too, in rows that lanes copy together, and
+// neither x nor the stage of the ring needs an unrolled loop. A norm of x is a DeferredNorm, which
+// costs one factor for each token.
 //
 // A stage of a warp's ring has the chunk of w (few_multiply.cuh), then 256 bytes of x for each
 // token, whose 16-byte pieces are stored at their number ^ (token % 8), so that lanes that read the
@@ -23,13 +23,6 @@ namespace nanovllm::cuda {
 
 // -- layout
 
-/// Which 16 rows of w one matrix instruction multiplies (a tile).
-enum class QuantizedTile {
-  kWhole,   // 16 columns of out
-  kSwiglu,  // the gates of 8 columns, then their ups
-};
-
-constexpr int kQuantizedWarps = 8, kQuantizedThreads = kQuantizedWarps * 32;
 constexpr int kXRowBytes = kQuantizedChunk * 2;
 
 /// The most bytes of a thread block's ring, unless two stages need more. Two thread blocks have
@@ -49,65 +42,40 @@ struct QuantizedRing {
   static constexpr int kXAt = (kWeightBytes + kXRowBytes - 1) / kXRowBytes * kXRowBytes;
   static constexpr int kStageBytes = kXAt + kXBytes;
   static constexpr int kStages =
-      std::clamp(kRingBytes<kMaxTokens, kIsAlone> / (kQuantizedWarps * kStageBytes), 2, 6);
+      std::clamp(kRingBytes<kMaxTokens, kIsAlone> / (kFewWarps * kStageBytes), 2, 6);
   static constexpr int kWarpBytes = kStages * kStageBytes;
   static constexpr int kSums = kTiles * ((kMaxTokens + 7) / 8 * 8) * kSumPitch;  // floats of a warp
   /// The rings, the sums, and a factor for each token.
-  static constexpr size_t kBytes =
-      size_t{kQuantizedWarps} * (kWarpBytes + kSums * 4) + kMaxTokens * 4;
+  static constexpr size_t kBytes = size_t{kFewWarps} * (kWarpBytes + kSums * 4) + kMaxTokens * 4;
 };
 
 // -- kernel
 
 /// A thread block computes an item, which is kTiles tiles of w for all tokens; with SwiGLU it takes
 /// every gridDim.x-th item.
-template <class Format, QuantizedTile kTile, int kMaxTokens, int kTiles, bool kIsAlone>
-__global__ void __launch_bounds__(kQuantizedThreads, kMaxTokens > 8 || kIsAlone ? 1 : 2)
+template <class Format, FewTile kTile, int kMaxTokens, int kTiles, bool kIsAlone>
+__global__ void __launch_bounds__(kFewThreads, kMaxTokens > 8 || kIsAlone ? 1 : 2)
     quantized_small_kernel(const __grid_constant__ QuantizedSmall params) {
   using T = typename Format::T;
   using Ring = QuantizedRing<Format, kMaxTokens, kTiles, kIsAlone>;
-  constexpr bool kLoops = kTile == QuantizedTile::kSwiglu;
+  constexpr bool kLoops = kTile == FewTile::kSwiglu;
   constexpr int kStages = Ring::kStages, kTokenTiles = (kMaxTokens + 7) / 8;
-  constexpr int kColumns = kTile == QuantizedTile::kWhole ? 16 : 8;
-  constexpr int kBlockColumns = kTiles * kColumns;
+  constexpr int kColumns = kTileColumns<kTile>, kBlockColumns = kTiles * kColumns;
   const GemmArgs& p = params.args;
   const QuantizedWeight& weight = params.weight;
   extern __shared__ __align__(256) unsigned char shared[];
-  float* const sums = reinterpret_cast<float*>(shared + kQuantizedWarps * Ring::kWarpBytes);
-  float* const factors = sums + kQuantizedWarps * Ring::kSums;  // the norm's, one for each token
+  float* const sums = reinterpret_cast<float*>(shared + kFewWarps * Ring::kWarpBytes);
+  float* const factors = sums + kFewWarps * Ring::kSums;  // the norm's, one for each token
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int num_chunks = (p.k + kQuantizedChunk - 1) / kQuantizedChunk;
   const int num_items = (p.n + kBlockColumns - 1) / kBlockColumns;
-  const uint32_t ring = shared_address(shared) + warp * Ring::kWarpBytes;
-
-  // The item and the chunk of k that this warp fetches next, and where it copies them from.
-  ChunkSource<Format, kTiles> source;
-  int next_item = warp < num_chunks ? blockIdx.x : num_items, next_chunk = warp;
-  const auto begin_item = [&] {
-    // A tile behind the last column repeats the last tile, and its sums are not stored.
-    source.begin(weight, warp, [&](int tile, int row) {
-      return int64_t{min(next_item * kBlockColumns + tile * kColumns, p.n - kColumns)} + row % 8 +
-             row / 8 * (kTile == QuantizedTile::kSwiglu ? p.n : 8);
-    });
-  };
-  const auto fetch = [&](uint32_t stage) {
-    source.fetch(stage, kQuantizedWarps);
-    next_chunk += kQuantizedWarps;
-    if (!kLoops || next_chunk < num_chunks) return;
-    next_chunk = warp, next_item += gridDim.x;
-    if (next_item < num_items) begin_item();
-  };
-  const auto has_next = [&] { return kLoops ? next_item < num_items : next_chunk < num_chunks; };
-  begin_item();
-  int num_fetched = 0;  // stages that have been filled
-#pragma unroll
-  for (int i = 0; i < kStages; ++i)
-    if (has_next()) fetch(ring + i * Ring::kStageBytes), ++num_fetched;
+  FewItems<Format, kTile, kTiles, kStages, kLoops, /*kXInRing=*/true> items(
+      weight, p.n, p.k, num_items, shared_address(shared), Ring::kStageBytes);
+  const int num_chunks = items.num_chunks, num_filled = items.begin();
   // If all weights fit the rings, the next kernel may start, and load its weights, only when the
   // previous kernel has ended, so that its loads do not delay this kernel's x. If this kernel loads
   // more weights later, the next kernel may start at once. sum_pairs() relies on the wait.
-  const bool sends = kTile == QuantizedTile::kWhole && params.peers.world > 1;
-  const bool is_long = (num_chunks > kStages * kQuantizedWarps || num_items > gridDim.x) && !sends;
+  const bool sends = kTile == FewTile::kWhole && params.peers.world > 1;
+  const bool is_long = (num_chunks > kStages * kFewWarps || num_items > gridDim.x) && !sends;
   if (is_long) launch_dependents();
   wait_for_previous_kernel();
   if (!is_long) launch_dependents();
@@ -128,16 +96,16 @@ __global__ void __launch_bounds__(kQuantizedThreads, kMaxTokens > 8 || kIsAlone 
         async_copy16_or_zero(((stage + x_to) ^ i % 4 * 32) + 2 * i * kXRowBytes,
                              x_from + uint64_t{two_rows} * i + (x_column - first_x) * 2, exists);
     }
-    x_column += kQuantizedWarps * kQuantizedChunk;
+    x_column += kFewWarps * kQuantizedChunk;
     if (kLoops && x_column >= num_chunks * kQuantizedChunk) x_column = first_x;
   };
 #pragma unroll
   for (int i = 0; i < kStages; ++i) {
-    if (i < num_fetched) fetch_x(ring + i * Ring::kStageBytes);
+    if (i < num_filled) fetch_x(items.ring + i * Ring::kStageBytes);
     commit_async_copies();
   }
   if (p.epilogue != Epilogue::kAdd) {
-    for (int token = warp; token < p.num_tokens; token += kQuantizedWarps) {
+    for (int token = warp; token < p.num_tokens; token += kFewWarps) {
       float squares = 0;
       if (params.norm.squares != nullptr)
         for (int part = lane; part < params.norm.num_parts; part += 32)
@@ -157,8 +125,7 @@ __global__ void __launch_bounds__(kQuantizedThreads, kMaxTokens > 8 || kIsAlone 
   }
 
   const bool begins_norm = p.epilogue == Epilogue::kAdd && params.norm.weight != nullptr;
-  constexpr int kOutputs = (kMaxTokens * kBlockColumns + kQuantizedThreads - 1) / kQuantizedThreads;
-  uint32_t stage = ring;
+  constexpr int kOutputs = (kMaxTokens * kBlockColumns + kFewThreads - 1) / kFewThreads;
   int item = blockIdx.x;
 #pragma unroll 1
   do {
@@ -178,49 +145,36 @@ __global__ void __launch_bounds__(kQuantizedThreads, kMaxTokens > 8 || kIsAlone 
     if (p.epilogue == Epilogue::kAdd) {
 #pragma unroll
       for (int i = 0; i < kOutputs; ++i) {
-        const int at = threadIdx.x + i * kQuantizedThreads;
+        const int at = threadIdx.x + i * kFewThreads;
         if (is_output(at)) old[i] = to_float(*out_at(at));
       }
     }
     float acc[kTiles][kTokenTiles][4] = {};
-#pragma unroll 1
-    for (int chunk = warp; chunk < num_chunks; chunk += kQuantizedWarps) {
-      wait_async_copies<kStages - 1>();
-      __syncwarp();  // other lanes have copied x and the scales
-      uint4 x[kTokenTiles][Format::kGroups];
+    items.template multiply<1, kTokenTiles>(
+        acc, acc[0][0],
+        [&](auto& x, const FewStep& step) {
 #pragma unroll
-      for (int t = 0; t < kTokenTiles; ++t)
-        load_x<Format>(x[t], [&](int, int piece) { return (stage + x_rows[t]) ^ piece * 16; });
-      multiply_chunk<Format>(acc, stage, x, weight);
-      __syncwarp();  // all lanes have read x and the scales, which fetch() overwrites
-      if (has_next()) {
-        fetch(stage);
-        fetch_x(stage);
-      }
-      commit_async_copies();
-      stage += Ring::kStageBytes;
-      if (stage == ring + Ring::kWarpBytes) stage = ring;
-    }
+          for (int t = 0; t < kTokenTiles; ++t)
+            load_x<Format>(x[t],
+                           [&](int, int piece) { return (step.stage + x_rows[t]) ^ piece * 16; });
+        },
+        [&](const FewStep& step) { fetch_x(step.stage); });
     const uint32_t epoch = sends ? current_epoch(params.peers) : 0;
     store_sums(sums + warp * Ring::kSums, acc);
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < kOutputs; ++i) {
-      const int at = threadIdx.x + i * kQuantizedThreads, token = at / kBlockColumns;
+      const int at = threadIdx.x + i * kFewThreads, token = at / kBlockColumns;
       const int column_of_block = at % kBlockColumns;
       float y = 0, up = 0;
       if (is_output(at)) {
-        const float* from = sums +
-                            (column_of_block / kColumns * kTokenTiles * 8 + token) * kSumPitch +
-                            column_of_block % kColumns;
-#pragma unroll
-        for (int w = 0; w < kQuantizedWarps; ++w) {
-          y += from[0];
-          if constexpr (kTile == QuantizedTile::kSwiglu) up += from[8];
-          from += Ring::kSums;
-        }
+        const float* const from =
+            sums + (column_of_block / kColumns * kTokenTiles * 8 + token) * kSumPitch +
+            column_of_block % kColumns;
+        y = add_warps(0, from, Ring::kSums);
+        if constexpr (kTile == FewTile::kSwiglu) up = add_warps(0, from + 8, Ring::kSums);
       }
-      if constexpr (kTile == QuantizedTile::kSwiglu) {
+      if constexpr (kTile == FewTile::kSwiglu) {
         if (is_output(at)) *out_at(at) = swiglu_of_sums<T>(y * factors[token], up * factors[token]);
       } else if (sends) {
         if (is_output(at))
@@ -252,29 +206,29 @@ __global__ void __launch_bounds__(kQuantizedThreads, kMaxTokens > 8 || kIsAlone 
 
 // -- launcher
 
-template <class Format, QuantizedTile kTile, int kMaxTokens, int kTiles, bool kIsAlone = false>
+template <class Format, FewTile kTile, int kMaxTokens, int kTiles, bool kIsAlone = false>
 void launch_quantized_small(Launch where, const QuantizedSmall& params) {
   using Ring = QuantizedRing<Format, kMaxTokens, kTiles, kIsAlone>;
   constexpr auto kernel = quantized_small_kernel<Format, kTile, kMaxTokens, kTiles, kIsAlone>;
-  constexpr int kBlockColumns = kTiles * (kTile == QuantizedTile::kWhole ? 16 : 8);
+  constexpr int kBlockColumns = kTiles * kTileColumns<kTile>;
   // A DeferredNorm has a part for each item.
-  static_assert(kTile == QuantizedTile::kSwiglu || kBlockColumns <= 32);
+  static_assert(kTile == FewTile::kSwiglu || kBlockColumns <= 32);
   allow_shared_memory<kernel>();
   // With SwiGLU there are as many thread blocks as fit on the GPU at once, so that each loads the
   // weights of its next item while it adds up the sums of its warps.
   const int num_items = (params.args.n + kBlockColumns - 1) / kBlockColumns;
   const int most_blocks =
-      kTile == QuantizedTile::kSwiglu ? where.num_sms * (kMaxTokens > 8 ? 1 : 2) : num_items;
-  launch(where, kernel, blocks_for(std::min(num_items, most_blocks)), kQuantizedThreads,
-         Ring::kBytes, params);
+      kTile == FewTile::kSwiglu ? where.num_sms * (kMaxTokens > 8 ? 1 : 2) : num_items;
+  launch(where, kernel, blocks_for(std::min(num_items, most_blocks)), kFewThreads, Ring::kBytes,
+         params);
 }
 
 /// The number of tiles of a thread block: the fastest one, or one tile, which needs less shared
 /// memory.
-template <class Format, QuantizedTile kTile>
+template <class Format, FewTile kTile>
 constexpr int tiles_of(bool has_one_tile) {
   if (has_one_tile) return 1;
-  return kTile == QuantizedTile::kSwiglu && Format::kPieces == 1 ? 3 : 2;
+  return kTile == FewTile::kSwiglu && Format::kPieces == 1 ? 3 : 2;
 }
 
 /// Calls a function with the number of tokens that a kernel has room for.
@@ -290,13 +244,13 @@ auto with_room_for(int num_tokens, Body body) {
 template <class Format>
 size_t quantized_small_bytes(const GemmArgs& args, bool has_one_tile) {
   return with_room_for<Format>(args.num_tokens, [&]<int kMaxTokens>() {
-    const auto bytes = [&]<QuantizedTile kTile>() {
+    const auto bytes = [&]<FewTile kTile>() {
       return has_one_tile
                  ? QuantizedRing<Format, kMaxTokens, tiles_of<Format, kTile>(true), false>::kBytes
                  : QuantizedRing<Format, kMaxTokens, tiles_of<Format, kTile>(false), false>::kBytes;
     };
-    return args.epilogue == Epilogue::kSwiglu ? bytes.template operator()<QuantizedTile::kSwiglu>()
-                                              : bytes.template operator()<QuantizedTile::kWhole>();
+    return args.epilogue == Epilogue::kSwiglu ? bytes.template operator()<FewTile::kSwiglu>()
+                                              : bytes.template operator()<FewTile::kWhole>();
   });
 }
 
@@ -304,7 +258,7 @@ template <class Format>
 void run_quantized_small(Launch where, const QuantizedSmall& params, bool has_one_tile) {
   const GemmArgs& args = params.args;
   with_room_for<Format>(args.num_tokens, [&]<int kMaxTokens>() {
-    constexpr auto kSwiglu = QuantizedTile::kSwiglu, kWhole = QuantizedTile::kWhole;
+    constexpr auto kSwiglu = FewTile::kSwiglu, kWhole = FewTile::kWhole;
     constexpr int kSwigluTiles = tiles_of<Format, kSwiglu>(false);
     if (args.epilogue == Epilogue::kSwiglu) {
       // The other instances fit in the shared memory of every GPU.

@@ -28,10 +28,11 @@ __device__ __forceinline__ uint32_t and_or(uint32_t x, uint32_t mask, uint32_t b
   asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(y) : "r"(x), "r"(mask), "r"(bits));
   return y;
 }
-/// A weight that is not quantized.
-template <class T_>
+/// A weight that is not quantized. If not kPadded, the last chunk of a row may have fewer columns.
+template <class T_, bool kPadded_ = true>
 struct PlainFormat {
   using T = T_;
+  static constexpr bool kPadded = kPadded_;
   static constexpr int kChunk = 64, kPieces = 2, kGroups = 2;
   static constexpr bool kScaled = false, kFine = false, kInOrder = true, kHasOffset = false;
   static __device__ int x_column(int group, int lane) { return group * 32 + lane * 8; }
@@ -61,7 +62,7 @@ __device__ __forceinline__ uint32_t multiply_pairs(uint32_t a, uint32_t b) {
 template <class T_, bool kFine_>
 struct QuantizedFormats {
   using T = T_;
-  static constexpr bool kScaled = true, kFine = kFine_;
+  static constexpr bool kScaled = true, kFine = kFine_, kPadded = true;
   static constexpr int kChunk = kQuantizedChunk, kGroups = 4;
   /// The column of x for a lane's first pair of a group of integers (quantized_place()).
   static __device__ int x_column(int group, int lane) { return group * 32 + lane * 2; }
