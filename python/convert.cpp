@@ -342,6 +342,8 @@ nb::dict from_stats(const EngineStats& stats) {
   dict["num_blocks"] = stats.num_blocks;
   dict["num_free_blocks"] = stats.num_free_blocks;
   dict["host_seconds"] = stats.host_seconds;
+  dict["mask_seconds"] = stats.mask_seconds;
+  dict["compile_seconds"] = stats.compile_seconds;
   dict["device_seconds"] = stats.device_seconds;
   return dict;
 }

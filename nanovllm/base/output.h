@@ -120,7 +120,9 @@ struct EngineStats : SchedulerStats, BlockStats {
   int64_t num_running = 0, num_waiting = 0;     ///< sequences
   int64_t num_blocks = 0, num_free_blocks = 0;  ///< blocks of the KV cache
   double host_seconds = 0;  ///< in step(), except for waiting: scheduling, building, postprocessing
-  double device_seconds = 0;  ///< time in which a step was being computed
+  double mask_seconds = 0;  ///< of host_seconds: for what the forms of answers allow
+  double compile_seconds = 0;  ///< in which forms of answers were compiled, by all threads
+  double device_seconds = 0;   ///< time in which a step was being computed
 };
 
 }  // namespace nanovllm

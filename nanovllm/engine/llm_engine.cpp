@@ -132,8 +132,10 @@ void LLMEngine::advance() {
   else
     check(submitted || scheduler_.is_finished(), "no request can run, and {} wait",
           scheduler_.num_waiting() + scheduler_.num_running());
-  if (stays) complete();  // what may be drawn depends on the tokens that were received just now
-  step.processed = steady_seconds();
+  step.masks = steady_seconds();
+  // What may be drawn depends on the tokens that were received just now.
+  step.processed = stays && complete() ? steady_seconds() : step.masks;
+  mask_seconds_ += step.processed - step.masks;
   host_seconds_ += (step.processed - step.received) + (step.submitted - step.start);
   if (trace_) trace_->step(step, stats());
 }
@@ -153,10 +155,11 @@ void LLMEngine::submit() {
     if (!has_memory && seq->params->has_lists()) end(seq->request_id, FinishReason::kNoMemory);
 }
 
-void LLMEngine::complete() {
+bool LLMEngine::complete() {
   const StepPlan& newest = in_flight_.back();
-  if (std::ranges::any_of(newest.outputs, &ScheduledOutput::is_late))
-    executor_->complete(builder_.build_late(newest));
+  if (std::ranges::none_of(newest.outputs, &ScheduledOutput::is_late)) return false;
+  executor_->complete(builder_.build_late(newest));
+  return true;
 }
 
 void LLMEngine::receive(StepTrace& step) {
@@ -211,6 +214,8 @@ EngineStats LLMEngine::stats() const {
   stats.num_blocks = cache_.blocks().num_blocks();
   stats.num_free_blocks = cache_.blocks().num_free();
   stats.host_seconds = host_seconds_;
+  stats.mask_seconds = mask_seconds_;
+  stats.compile_seconds = factory_->compile_seconds();
   stats.device_seconds = device_seconds_;
   return stats;
 }

@@ -62,8 +62,8 @@ class LLMEngine {
   void submit();
   /// Ends a request; the next step() returns its last updates.
   bool end(uint64_t request_id, FinishReason reason);
-  /// Gives the newest step its late part, if it has one.
-  void complete();
+  /// Gives the newest step its late part. Returns false if it has none.
+  bool complete();
   /// Waits for the output of the oldest step and applies it.
   void receive(StepTrace& step);
   void apply(const StepPlan& plan, const StepOutput& output, double now);
@@ -85,7 +85,7 @@ class LLMEngine {
   std::vector<RequestUpdate> updates_;  // the first num_updates_; others only keep their memory
   size_t num_updates_ = 0;
   uint64_t next_request_ = 0, next_sequence_ = 0;
-  double host_seconds_ = 0, device_seconds_ = 0, device_end_ = 0;
+  double host_seconds_ = 0, mask_seconds_ = 0, device_seconds_ = 0, device_end_ = 0;
   std::unique_ptr<Trace> trace_;  // null: off
   std::string dead_;
 };

@@ -51,6 +51,7 @@ class RequestFactory {
     check_prompt(prompt_token_ids);
     return make(std::move(prompt_token_ids), prepare(params), cache_salt);
   }
+  double compile_seconds() const { return forms_.compile_seconds(); }
   /// The most tokens of an answer to a prompt of `prompt_len` tokens.
   int64_t max_tokens(const SamplingParams& params, size_t prompt_len) const {
     return std::min(params.max_tokens, max_model_len_ - static_cast<int64_t>(prompt_len));

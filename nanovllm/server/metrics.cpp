@@ -4,6 +4,7 @@
 #include <prometheus/text_serializer.h>
 
 #include <algorithm>
+#include <concepts>
 #include <initializer_list>
 #include <limits>
 #include <sstream>
@@ -45,7 +46,8 @@ class Page {
   void gauge(const char* name, const char* help, double value, Labels labels = {}) {
     add(name, help, MetricType::Gauge, std::move(labels)).gauge.value = value;
   }
-  void counter(const char* name, const char* help, int64_t value, Labels labels = {}) {
+  void counter(const char* name, const char* help, std::convertible_to<double> auto value,
+               Labels labels = {}) {
     add(name, help, MetricType::Counter, std::move(labels)).counter.value =
         static_cast<double>(value);
   }
@@ -151,6 +153,11 @@ std::string Metrics::text(const EngineStats& stats) const {
                stats.generated_tokens);
   page.counter("vllm:num_preemptions_total", "How often a sequence lost its blocks to another one.",
                stats.preemptions);
+  page.counter("nanovllm:mask_seconds_total",
+               "Seconds in which the engine found what the forms of answers allow.",
+               stats.mask_seconds);
+  page.counter("nanovllm:compile_seconds_total", "Seconds in which forms of answers were compiled.",
+               stats.compile_seconds);
   page.counter("vllm:prefix_cache_queries_total", "Tokens looked up in the prefix cache.",
                stats.prefix_queries);
   page.counter("vllm:prefix_cache_hits_total", "Tokens found in the prefix cache.",

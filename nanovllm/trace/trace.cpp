@@ -142,8 +142,9 @@ void Trace::host(const StepTrace& step, const EngineStats& stats) {
   if (step.received_step == 0) return;
   const std::string args = fmt::format(R"("step":{})", step.received_step);
   file_.slice(kHost, "wait", step.submitted, step.received, args);
-  file_.slice(kHost, "postprocess", step.received, step.processed, args,
+  file_.slice(kHost, "postprocess", step.received, step.masks, args,
               {.id = step.received_step, .in = true});
+  if (step.processed > step.masks) file_.slice(kHost, "masks", step.masks, step.processed);
 }
 
 void Trace::device(const StepTrace& step) {

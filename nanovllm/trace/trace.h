@@ -16,7 +16,9 @@ namespace nanovllm {
 /// the output of a step; with async scheduling, of the one before. Sequences are named by their
 /// ids, times are seconds on the steady clock.
 struct StepTrace {
-  double start = 0, scheduled = 0, submitted = 0, received = 0, processed = 0;
+  /// When the parts of LLMEngine::step() ended. `processed` follows the masks of the late part, if
+  /// the submitted step has one; else it is `masks`.
+  double start = 0, scheduled = 0, submitted = 0, received = 0, masks = 0, processed = 0;
 
   uint64_t submitted_step = 0;  ///< its number; 0: none was submitted
   struct Row {

@@ -48,6 +48,8 @@ class EngineStats(NamedTuple):
     num_blocks: int  #: of the KV cache
     num_free_blocks: int
     host_seconds: float  #: of scheduling, building and postprocessing steps
+    mask_seconds: float  #: of host_seconds: for what the forms of answers allow
+    compile_seconds: float  #: in which forms of answers were compiled, by all threads
     device_seconds: float  #: in which a step was computed
 
 

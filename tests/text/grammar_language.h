@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "nanovllm/base/error.h"
-#include "nanovllm/text/grammar/expressions.h"
+#include "nanovllm/text/grammar/language/expressions.h"
 
 namespace nanovllm::grammar {
 

@@ -1,4 +1,4 @@
-#include "nanovllm/text/grammar/numbers.h"
+#include "nanovllm/text/grammar/regex/numbers.h"
 
 #include <arpa/inet.h>
 #include <fmt/format.h>
@@ -6,7 +6,7 @@
 #include <chrono>
 #include <cmath>
 
-#include "nanovllm/text/grammar/formats.h"
+#include "nanovllm/text/grammar/regex/formats.h"
 #include "tests/text/grammar_language.h"
 #include "tests/text/tokenizer_files.h"
 

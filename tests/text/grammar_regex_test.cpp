@@ -1,4 +1,4 @@
-#include "nanovllm/text/grammar/regex.h"
+#include "nanovllm/text/grammar/regex/regex.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
@@ -7,7 +7,7 @@
 #include <memory>
 
 #include "nanovllm/base/strings/utf8.h"
-#include "nanovllm/text/grammar/character_classes.h"
+#include "nanovllm/text/grammar/regex/character_classes.h"
 #include "nanovllm/text/unicode.h"
 #include "tests/text/grammar_language.h"
 #include "tests/text/tokenizer_files.h"

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "nanovllm/text/grammar/json_schema.h"
+#include "nanovllm/text/grammar/schema/json_schema.h"
 #include "tests/text/grammar_language.h"
 #include "tests/text/tokenizer_files.h"
 

@@ -1,4 +1,4 @@
-#include "nanovllm/text/grammar/grammar_text.h"
+#include "nanovllm/text/grammar/syntax/grammar_text.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "nanovllm/text/grammar/json_schema.h"
+#include "nanovllm/text/grammar/schema/json_schema.h"
 #include "tests/text/grammar_language.h"
 #include "tests/text/tokenizer_files.h"
 

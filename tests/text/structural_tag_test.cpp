@@ -1,4 +1,4 @@
-#include "nanovllm/text/grammar/structural_tag.h"
+#include "nanovllm/text/grammar/syntax/structural_tag.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>

@@ -6,10 +6,10 @@
 #include "nanovllm/base/error.h"
 #include "nanovllm/base/json.h"
 #include "nanovllm/base/strings/utf8.h"
-#include "nanovllm/text/grammar/grammar_text.h"
-#include "nanovllm/text/grammar/json_schema.h"
-#include "nanovllm/text/grammar/regex.h"
-#include "nanovllm/text/grammar/structural_tag.h"
+#include "nanovllm/text/grammar/regex/regex.h"
+#include "nanovllm/text/grammar/schema/json_schema.h"
+#include "nanovllm/text/grammar/syntax/grammar_text.h"
+#include "nanovllm/text/grammar/syntax/structural_tag.h"
 
 namespace nanovllm::grammar {
 

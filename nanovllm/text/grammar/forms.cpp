@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "nanovllm/base/check.h"
+#include "nanovllm/base/system/clock.h"
 #include "nanovllm/text/grammar/after_thought.h"
 #include "nanovllm/text/grammar/compile.h"
 
@@ -19,8 +20,10 @@ std::shared_ptr<Grammar> Forms::get(const StructuredOutputs& form, const std::st
       return known->grammar;
     }
   }
+  const double begin = steady_seconds();
   auto grammar = compile(form, trie_, where);
   const std::lock_guard lock(mutex_);
+  compile_seconds_ += steady_seconds() - begin;
   entries_.push_front({form, grammar});
   if (entries_.size() > kMaxGrammars) entries_.pop_back();
   return grammar;

@@ -26,6 +26,12 @@ class Forms {
   /// Throws UserError that begins with `where`: see compile().
   std::shared_ptr<Grammar> get(const StructuredOutputs& form, const std::string& where) const;
 
+  /// The time that get() has spent with forms that it did not know, in all threads.
+  double compile_seconds() const {
+    const std::lock_guard lock(mutex_);
+    return compile_seconds_;
+  }
+
   /// Holds one answer to the prompt to a grammar, from after its thought on: one that the prompt
   /// has begun, or, if the model `may_think`, one that the answer begins.
   std::unique_ptr<Constraint> constraint(std::shared_ptr<Grammar> grammar,
@@ -44,6 +50,7 @@ class Forms {
   mutable std::shared_ptr<const TokenTrie> trie_;  // made for the first form
   mutable std::mutex mutex_;
   mutable std::list<Entry> entries_;  // the last used first
+  mutable double compile_seconds_ = 0;
 };
 
 }  // namespace nanovllm::grammar

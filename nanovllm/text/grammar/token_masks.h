@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "nanovllm/text/constraint.h"
-#include "nanovllm/text/grammar/expressions.h"
+#include "nanovllm/text/grammar/language/expressions.h"
 #include "nanovllm/text/grammar/token_trie.h"
 
 namespace nanovllm::grammar {

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "nanovllm/text/grammar/expressions.h"
+#include "nanovllm/text/grammar/language/expressions.h"
 #include "nanovllm/text/tokenizer/detokenizer.h"
 
 namespace nanovllm::grammar {
