@@ -107,8 +107,10 @@ Json tag_of(const Json& function, bool has_schema, const CallTexts& texts) {
         400,
         fmt::format("tools: the model cannot write the name of the function {}", printable(name)),
         "tools");
+  // Templates write single spaces, and some models that are forced write more without an end.
   Json content = {
       {"type", "json_schema"},
+      {"max_whitespace_cnt", 1},
       {"style", texts.style},
       {"json_schema", has_schema ? schema_of_arguments(function) : Json({{"type", "object"}})}};
   return {{"type", "tag"},
