@@ -18,7 +18,8 @@ using ::testing::ThrowsMessage;
 /// The fields of a body as sampling parameters.
 Json sampling_of(const std::string& body) {
   Json sampling = Json::object();
-  for (const auto& [name, value] : parse_json(body, "body").items())
+  const Json fields = parse_json(body, "body");
+  for (const auto& [name, value] : fields.items())
     if (!take_form(name, value, /*in_body=*/true, sampling)) ADD_FAILURE() << name;
   return sampling;
 }
