@@ -95,6 +95,12 @@ TEST(StructuredJson, ResponseFormatIsOpenAis) {
                          "strict": true, "schema": {"type": "array"}}}})")
                  ->json,
             R"({"type":"array"})");
+  for (const bool strict : {false, true})
+    EXPECT_EQ(form_of(R"({"response_format": {"type": "json_schema", "json_schema": {"schema": {},
+                         "strict": )" +
+                      std::string(strict ? "true" : "false") + "}}}")
+                  ->disable_additional_properties,
+              strict);
   EXPECT_EQ(*form_of(R"({"response_format": {"type": "json_object", "schema": {}}})")->json, "{}");
   EXPECT_EQ(
       *form_of(R"({"response_format": {"type": "structural_tag", "format": {}}})")->structural_tag,
