@@ -133,6 +133,10 @@ def test_forced_calls(server):
                   if event["choices"]]
         calls = [c["function"] for delta in deltas for c in delta.get("tool_calls", [])]
         check_calls([(c["name"], json.loads(c["arguments"])) for c in calls], names, most=1)
+    # A named function is called once.
+    (answer,) = choices(server, chat(tools=TOOLS, tool_choice=named))
+    check_calls([(c["function"]["name"], json.loads(c["function"]["arguments"])) for c in answer["message"]["tool_calls"]],
+                ("visit",), most=1)
     # Several calls end when the model ends them, or with max_tokens.
     (answer,) = choices(server, chat(tools=TOOLS, tool_choice="required"))
     check_calls([(c["function"]["name"], json.loads(c["function"]["arguments"])) for c in answer["message"]["tool_calls"]],
