@@ -107,7 +107,11 @@ Json of_response_format(const Json& format) {
   const Json& schema = type == "json_object" ? format["schema"] : format["json_schema"]["schema"];
   require(schema.is_object(), "response_format: {} must be a JSON Schema, an object",
           type == "json_object" ? "schema" : "json_schema.schema");
-  return Json::object({{"json", schema}});
+  Json members = {{"json", schema}};
+  // OpenAI takes only schemas with "additionalProperties": false here.
+  if (format["json_schema"]["strict"] == Json(true))
+    members["disable_additional_properties"] = true;
+  return members;
 }
 
 /// What a field says about the form of the answer, as members of structured_outputs.

@@ -48,7 +48,7 @@ def json_of(form: object) -> str:
         raise TypeError(
             f"structured_outputs is {form!r:.60}; it must be StructuredOutputsParams or a dictionary"
         )
-    schema = given.get("json")
+    schema: Any = given.get("json")
     if hasattr(schema, "model_json_schema"):
         given["json"] = schema.model_json_schema()
     try:

@@ -184,7 +184,7 @@ def test_each_sampling_field_has_its_effect(client: Any) -> None:
 
 def test_errors(client: Any, tales: str, full: str) -> None:
     ask = {"model": "tiny", "messages": HELLO}
-    schema = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"not": {}}}}
+    schema = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"uniqueItems": True}}}
     image = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]}]
     for options, word in (({"temperature": -1}, "temperature"), ({"response_format": schema}, "response_format"),
                           ({"tool_choice": "required"}, "tool_choice"), ({"messages": image}, "image_url"),

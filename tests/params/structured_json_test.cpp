@@ -18,7 +18,8 @@ using ::testing::ThrowsMessage;
 /// The fields of a body as sampling parameters.
 Json sampling_of(const std::string& body) {
   Json sampling = Json::object();
-  for (const auto& [name, value] : parse_json(body, "body").items())
+  const Json fields = parse_json(body, "body");
+  for (const auto& [name, value] : fields.items())
     if (!take_form(name, value, /*in_body=*/true, sampling)) ADD_FAILURE() << name;
   return sampling;
 }
@@ -94,6 +95,12 @@ TEST(StructuredJson, ResponseFormatIsOpenAis) {
                          "strict": true, "schema": {"type": "array"}}}})")
                  ->json,
             R"({"type":"array"})");
+  for (const bool strict : {false, true})
+    EXPECT_EQ(form_of(R"({"response_format": {"type": "json_schema", "json_schema": {"schema": {},
+                         "strict": )" +
+                      std::string(strict ? "true" : "false") + "}}}")
+                  ->disable_additional_properties,
+              strict);
   EXPECT_EQ(*form_of(R"({"response_format": {"type": "json_object", "schema": {}}})")->json, "{}");
   EXPECT_EQ(
       *form_of(R"({"response_format": {"type": "structural_tag", "format": {}}})")->structural_tag,

@@ -70,7 +70,7 @@ def test_several_forms_are_refused() -> None:
 def test_answers_have_their_form() -> None:
     llm = LLM(TINY_TALES)
     forms = [
-        StructuredOutputsParams(json=Person),
+        StructuredOutputsParams(json=Person, disable_any_whitespace=True),
         StructuredOutputsParams(regex="[0-9]{3}"),
         StructuredOutputsParams(choice=["cat", "dog"]),
     ]

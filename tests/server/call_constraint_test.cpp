@@ -38,7 +38,9 @@ TEST(CallConstraint, ForcedCallsAreAllOfTheAnswer) {
   ASSERT_EQ(format["tags"].size(), 2u);
   const Json& f = format["tags"][size_t{0}];
   EXPECT_EQ(f["begin"], "<tool_call>\n{\"name\": \"f\", \"arguments\": ");
-  EXPECT_EQ(f["content"]["json_schema"], kOffered[size_t{0}]["function"]["parameters"]);
+  Json parameters = kOffered[size_t{0}]["function"]["parameters"];
+  parameters["additionalProperties"] = false;
+  EXPECT_EQ(f["content"]["json_schema"], parameters);
   EXPECT_EQ(f["end"], "}\n</tool_call>");
   const Json& g = format["tags"][size_t{1}]["content"]["json_schema"];
   EXPECT_EQ(g["type"], "object");

@@ -387,7 +387,7 @@ TEST(ChatRequest, ToolsThatMustBeCalled) {
     return chat(std::string(kTools) + R"(, "tool_choice": )" + choice);
   };
   const ChatRequest any = with_choice(R"("required")");
-  EXPECT_TRUE(any.must_call);
+  EXPECT_TRUE(any.must_call && any.parallel_tool_calls);
   EXPECT_THAT(any.tool_names, ElementsAre("f", "g"));
   EXPECT_FALSE(with_choice(R"("auto")").must_call);
   // The model sees all tools, as it does in other turns.
@@ -395,6 +395,7 @@ TEST(ChatRequest, ToolsThatMustBeCalled) {
                              R"({"type": "function", "name": "g"})"}) {
     const ChatRequest named = with_choice(choice);
     EXPECT_TRUE(named.must_call);
+    EXPECT_FALSE(named.parallel_tool_calls);
     EXPECT_THAT(named.tool_names, ElementsAre("g"));
     EXPECT_EQ(named.variables["tools"].size(), 2u);
   }

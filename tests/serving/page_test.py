@@ -218,7 +218,7 @@ def test_settings(browser, fake):
     equal(set(fake.bodies[-1]), {"messages", "stream", "stream_options", "model"})
     press(browser, "Settings")
     given = {"system": "Be brief.", "temperature": "0.5", "top_p": "0.9", "top_k": "40", "min_p": "0.1", "max_tokens": "99",
-             "seed": "7", "thinking": "off"}
+             "seed": "7", "thinking": "off", "schema": '{"type": "object"}'}
     for name, value in given.items():
         browser.js(f"form.elements[{name!r}].value = {value!r}")
     ask(browser, "b")
@@ -227,6 +227,7 @@ def test_settings(browser, fake):
     equal(body["messages"][0], {"role": "system", "content": "Be brief."})
     equal([body[name] for name in ("temperature", "top_p", "top_k", "min_p", "max_tokens", "seed", "chat_template_kwargs")],
           [0.5, 0.9, 40, 0.1, 99, 7, {"enable_thinking": False}])
+    equal(body["response_format"], {"type": "json_schema", "json_schema": {"name": "answer", "schema": {"type": "object"}}})
 
 
 def test_api_key(browser, url, key):

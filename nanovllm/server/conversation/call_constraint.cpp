@@ -75,6 +75,11 @@ CallTexts texts_of(const WrittenCalls& written) {
           .last = {}};
 }
 
+// With one of these a schema may name more properties than its own.
+constexpr const char* kOpenKeywords[] = {
+    "additionalProperties", "patternProperties", "$ref", "allOf", "anyOf", "oneOf",
+    "unevaluatedProperties"};
+
 bool is_strict(const Json& tool) { return tool["function"]["strict"] == Json(true); }
 
 std::vector<const Json*> callable(const Json& tools, const CallRules& rules) {
@@ -85,7 +90,8 @@ std::vector<const Json*> callable(const Json& tools, const CallRules& rules) {
   return found;
 }
 
-/// The schema of a function's arguments, which are an object in every form.
+/// The schema of a function's arguments, which are an object in every form. A function has no
+/// parameters that its schema does not name, unless that says so.
 Json schema_of_arguments(const Json& function) {
   Json schema = function["parameters"];
   if (schema.is_null()) schema = Json::object();
@@ -97,6 +103,13 @@ Json schema_of_arguments(const Json& function) {
                                printable(function["name"]), printable(schema)),
                    "tools");
   schema["type"] = "object";
+  const auto is_there = [&](const char* keyword) { return schema.contains(keyword); };
+  const auto is_named = [&](const Json& name) {
+    return name.is_string() && schema["properties"].contains(name.string());
+  };
+  if (is_there("properties") && std::ranges::none_of(kOpenKeywords, is_there) &&
+      std::ranges::all_of(std::as_const(schema)["required"], is_named))
+    schema["additionalProperties"] = false;
   return schema;
 }
 
@@ -107,8 +120,10 @@ Json tag_of(const Json& function, bool has_schema, const CallTexts& texts) {
         400,
         fmt::format("tools: the model cannot write the name of the function {}", printable(name)),
         "tools");
+  // Templates write single spaces, and some models that are forced write more without an end.
   Json content = {
       {"type", "json_schema"},
+      {"max_whitespace_cnt", 1},
       {"style", texts.style},
       {"json_schema", has_schema ? schema_of_arguments(function) : Json({{"type", "object"}})}};
   return {{"type", "tag"},

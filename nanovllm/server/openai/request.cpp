@@ -178,7 +178,8 @@ bool continues_answer(const Json& body, const Json& last) {
 struct ToolChoice {
   std::string mode = "auto";                           // or none, required
   std::optional<std::vector<std::string>> names = {};  // of the functions; nothing: all
-  bool hides_others = false;                           // the model does not see the other functions
+  bool is_one_call = false;   // a function that is named is called once, as in OpenAI's API
+  bool hides_others = false;  // the model does not see the other functions
 };
 
 /// The name of a function in the form of chat completions, or in that of the Responses API.
@@ -195,6 +196,7 @@ ToolChoice tool_choice_of(const Json& body) {
   const Json& type = (*choice)["type"];
   if (type == "function" && name_of_choice(*choice).is_string()) {
     mode = "required";
+    result.is_one_call = true;
     result.names = {name_of_choice(*choice).string()};
   } else if (type == "allowed_tools") {
     const Json& allowed =
@@ -240,6 +242,7 @@ void read_tools(Json& body, ChatRequest& request) {
     }
   }
   request.must_call = choice.mode == "required";
+  if (choice.is_one_call) request.parallel_tool_calls = false;
   if (request.must_call && request.tool_names.empty())
     refuse_field("tool_choice", "asks for a call, but tools has no such function");
   if (request.tool_names.empty()) body.erase("tools");
