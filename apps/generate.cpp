@@ -136,7 +136,7 @@ void check_options(const GenerateOptions& o) {
 /// Prints the answer to a single prompt as it is generated, and then a line about its speed.
 int stream(LLMEngine& engine, const Prompt& prompt, bool quiet) {
   require(prompt.error.empty(), "{}", prompt.error);
-  const uint64_t id = engine.add_request(prompt.token_ids, prompt.params);
+  const uint64_t id = engine.add(request_of(*engine.request_factory(), prompt));
   RequestOutput output;
   bool ends_line = false;
   for (bool aborted = false; !engine.is_finished();) {

@@ -7,6 +7,7 @@
 
 #include "nanovllm/base/config.h"
 #include "nanovllm/base/json.h"
+#include "nanovllm/engine/request_factory.h"
 #include "nanovllm/text/chat_template.h"
 #include "nanovllm/text/tokenizer/tokenizer.h"
 
@@ -25,6 +26,10 @@ struct Prompt {
   std::string error;             ///< why the line was refused; empty if it was not
   int64_t line_number = 0;       ///< number of its line in a file, from 1; 0: there is no file
 };
+
+/// The request for a prompt without an error. The answer to a conversation may begin with a
+/// thought. Throws UserError.
+NewRequest request_of(const RequestFactory& requests, const Prompt& prompt);
 
 /// Turns texts and the lines of prompts files (batch/prompt_line.h) into prompts. `tokenizer` and
 /// `chat_template` may be missing.

@@ -136,7 +136,7 @@ void BatchRun::submit(Prompt prompt) {
   if (!prompt.error.empty()) return refuse(index, prompt);
   const size_t num_tokens = prompt.token_ids.size();
   try {
-    const uint64_t id = engine_.add_request(prompt.token_ids, prompt.params);
+    const uint64_t id = engine_.add(request_of(*engine_.request_factory(), prompt));
     num_running_tokens_ += num_tokens;
     prompt.token_ids = {};  // the engine has copied them
     running_.emplace(

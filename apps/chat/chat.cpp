@@ -283,7 +283,7 @@ void Chat::ask(Json messages) {
 RequestOutput Chat::answer(const Prompt& prompt) {
   const size_t end = prompt.text.find_last_not_of(" \n");
   Thoughts thoughts(std::string_view(prompt.text).substr(0, end + 1).ends_with("<think>"));
-  const uint64_t id = engine_.add_request(prompt.token_ids, prompt.params);
+  const uint64_t id = engine_.add(request_of(*engine_.request_factory(), prompt));
   RequestOutput output;
   bool has_text = false;
   for (bool aborted = false; !engine_.is_finished();) {
