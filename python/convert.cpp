@@ -118,7 +118,8 @@ void read(nb::handle value, const FieldInfo& field, std::optional<std::vector<in
 }
 void read(nb::handle value, const FieldInfo& field, std::optional<StructuredOutputs>& to) {
   if (value.is_none()) return;
-  const nb::object json = nb::module_::import_("nanovllm.structured_outputs").attr("json_of")(value);
+  const nb::object json =
+      nb::module_::import_("nanovllm.structured_outputs").attr("json_of")(value);
   try {
     to = structured_outputs_from_json(parse_json(to_text(json, field.name), field.name));
   } catch (const UserError& e) {
