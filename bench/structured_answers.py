@@ -2,9 +2,7 @@
 """Checks answers that are drawn under JSON schemas with the package jsonschema, which knows nothing of the engine.
 structured_answers.py [--binary build/release/nanovllm] [--answers 20] [--schemas 100] [--max-tokens 400] MODEL ROWS.jsonl[.gz] [OPTION...]
 
-ROWS has lines {"spec": schema, ...}, such as ../shared/goldens/structured/jsonschemabench.jsonl.gz; the first schemas that compile are
-taken. Every answer, drawn at temperature 1.0, that ends by itself must be valid; one that was cut by max_tokens must begin a valid
-one, which is seen by giving it to `nanovllm grammar check`'s matcher while it is drawn. Exits with 1 if an answer is not valid."""
+ROWS has lines {"spec": schema, ...}, such as ../shared/goldens/structured/jsonschemabench.jsonl.gz; the first schemas are taken. Every answer, drawn at temperature 1.0, that ends by itself must be valid. Exits with 1 if one is not."""
 import argparse
 import gzip
 import json
@@ -26,7 +24,7 @@ o, options = parser.parse_known_args()
 with (gzip.open if o.rows.endswith(".gz") else open)(o.rows, "rt", encoding="utf8") as file:
     specs = [json.loads(line)["spec"] for line in file if line.strip()]
 lines = []
-for number, spec in enumerate(specs[: 2 * o.schemas]):
+for number, spec in enumerate(specs[: o.schemas]):
     params = {"structured_outputs": {"json": spec}, "temperature": 1.0, "max_tokens": o.max_tokens}
     for seed in range(o.answers):
         lines.append({"prompt": "The answer:", "schema": number, "sampling_params": {**params, "seed": seed}})

@@ -81,24 +81,28 @@ StepInput BatchBuilder::build(const StepPlan& plan, bool with_lists) {
   }
   arrays_.copies = plan.copies;
   arrays_.state_copies = plan.state_copies;
+  clear_for_reuse(buffer_);
   return arrays_.write(plan.step, buffer_);
 }
 
 StepInput BatchBuilder::build_late(const StepPlan& plan) {
   arrays_.clear();
   const auto num_words = to_size(num_mask_words_);
-  for (size_t i = 0; i < plan.outputs.size(); ++i)
-    if (plan.outputs[i].is_late() && !plan.outputs[i].seq->is_finished())
-      arrays_.late_outputs.push_back(static_cast<int32_t>(i));
-  arrays_.mask_words.resize(arrays_.late_outputs.size() * num_words);
-  masks_.clear();
-  for (const int32_t output : arrays_.late_outputs)
-    masks_.push_back({plan.outputs[to_size(output)].seq->constraint.get(),
-                      std::span(arrays_.mask_words).subspan(masks_.size() * num_words, num_words)});
-  pool_.fill(masks_);
-  for (size_t i = 0; i < masks_.size(); ++i)
-    allow_only(*plan.outputs[to_size(arrays_.late_outputs[i])].seq->params, masks_[i].bits);
-  return arrays_.write(plan.step, buffer_);
+  constraints_.clear();
+  for (size_t i = 0; i < plan.outputs.size(); ++i) {
+    const Sequence& seq = *plan.outputs[i].seq;
+    if (!plan.outputs[i].is_late() || seq.is_finished()) continue;
+    arrays_.late_outputs.push_back(static_cast<int32_t>(i));
+    constraints_.push_back(seq.constraint.get());
+  }
+  const StepInput late = arrays_.write(plan.step, late_buffer_, constraints_.size() * num_words);
+  std::span masks(const_cast<int32_t*>(late.mask_words.data()), late.mask_words.size());
+  pool_.fill(constraints_, masks);
+  for (const int32_t output : arrays_.late_outputs) {
+    allow_only(*plan.outputs[to_size(output)].seq->params, masks.first(num_words));
+    masks = masks.subspan(num_words);
+  }
+  return late;
 }
 
 }  // namespace nanovllm

@@ -30,8 +30,8 @@ class BatchBuilder {
   int64_t num_mask_words_;
   StepArrays arrays_;
   std::vector<uint64_t> lists_;  // of each slot: the RequestParams whose lists it has; 0: none
-  std::vector<std::byte> buffer_;
-  std::vector<MaskPool::Job> masks_;  // of the late part
+  std::vector<std::byte> buffer_, late_buffer_;
+  std::vector<const Constraint*> constraints_;  // of the late part
   MaskPool pool_;
 };
 

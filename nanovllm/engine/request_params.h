@@ -6,13 +6,10 @@
 
 #include "nanovllm/base/config.h"
 #include "nanovllm/ops/sample_row.h"
+#include "nanovllm/text/constraint.h"
 #include "nanovllm/text/stop_strings.h"
 
 namespace nanovllm {
-
-namespace grammar {
-class Grammar;
-}
 
 /// The sampling parameters of a request in the forms in which the engine uses them.
 /// RequestFactory::prepare() makes them once, and all prompts and choices share them.

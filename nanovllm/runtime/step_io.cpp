@@ -38,21 +38,22 @@ bool StepInput::has_late() const {
   return std::ranges::any_of(outputs, [](const OutputInput& o) { return o.num_late_words > 0; });
 }
 
-StepInput StepArrays::write(uint64_t step, std::vector<std::byte>& buffer) const {
-  StepInput::Header h = {.bytes = sizeof h, .step = step};
+StepInput StepArrays::write(uint64_t step, std::vector<std::byte>& buffer,
+                            size_t num_mask_words) const {
+  StepInput::Header h = {.bytes = sizeof h + num_mask_words * sizeof(int32_t), .step = step};
   uint32_t* count = h.counts.data();
   for_each(*this, [&](const auto& array) {
     *count++ = static_cast<uint32_t>(array.size());
     h.bytes += std::as_bytes(std::span(array)).size();
   });
-  clear_for_reuse(buffer);
-  buffer.resize(h.bytes);
+  h.counts.back() += static_cast<uint32_t>(num_mask_words);
+  if (buffer.size() < h.bytes) buffer.resize(h.bytes);
   std::memcpy(buffer.data(), &h, sizeof h);
   std::byte* at = buffer.data() + sizeof h;
   for_each(*this, [&](const auto& array) {
     at = std::ranges::copy(std::as_bytes(std::span(array)), at).out;
   });
-  return StepInput(buffer);
+  return StepInput(std::span(buffer).first(h.bytes));
 }
 
 }  // namespace nanovllm

@@ -128,8 +128,9 @@ struct StepArrays : StepLists<StepVector> {
   void clear() {
     for_each(*this, [](auto& array) { clear_for_reuse(array); });
   }
-  /// Writes header and arrays into `buffer` and returns the view of it.
-  StepInput write(uint64_t step, std::vector<std::byte>& buffer) const;
+  /// Writes header and arrays into `buffer`, which grows if it is too small, and returns the view
+  /// of it. Its mask_words are `num_mask_words` that the caller writes afterwards.
+  StepInput write(uint64_t step, std::vector<std::byte>& buffer, size_t num_mask_words = 0) const;
 };
 
 /// The value of an OutputInput.

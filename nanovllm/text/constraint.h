@@ -6,6 +6,10 @@
 
 namespace nanovllm {
 
+namespace grammar {
+class Grammar;
+}
+
 /// What the form of one answer allows, after the tokens that it has so far. Each answer has its
 /// own.
 class Constraint {

@@ -13,38 +13,36 @@ MaskPool::~MaskPool() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-void MaskPool::fill(std::span<const Job> jobs) {
-  if (jobs.size() <= kFewJobs) {
-    for (const Job& job : jobs) job.constraint->fill(job.bits);
-    return;
-  }
-  if (threads_.empty()) start_threads();
+void MaskPool::fill(std::span<const Constraint* const> constraints, std::span<int32_t> masks) {
+  if (constraints.empty()) return;
+  if (constraints.size() > kFew && threads_.empty()) start_threads();
   std::unique_lock lock(mutex_);
-  jobs_ = jobs;
+  constraints_ = constraints;
+  masks_ = masks;
+  num_words_ = masks.size() / constraints.size();
   next_ = num_done_ = 0;
-  changed_.notify_all();
-  do_jobs(lock);
-  changed_.wait(lock, [this] { return num_done_ == jobs_.size(); });
-  jobs_ = {};
+  if (constraints.size() > kFew) changed_.notify_all();
+  fill_next(lock);
+  changed_.wait(lock, [this] { return num_done_ == constraints_.size(); });
 }
 
-void MaskPool::do_jobs(std::unique_lock<std::mutex>& lock) {
+void MaskPool::fill_next(std::unique_lock<std::mutex>& lock) {
   constexpr size_t kAtOnce = 4;  // a mask that is known takes a microsecond or two
-  while (next_ < jobs_.size()) {
-    const auto mine = jobs_.subspan(next_, std::min(kAtOnce, jobs_.size() - next_));
-    next_ += mine.size();
+  while (next_ < constraints_.size()) {
+    const size_t begin = next_, end = std::min(begin + kAtOnce, constraints_.size());
+    next_ = end;
     lock.unlock();
-    for (const Job& job : mine) job.constraint->fill(job.bits);
+    for (size_t i = begin; i < end; ++i) fill(i);
     lock.lock();
-    num_done_ += mine.size();
+    num_done_ += end - begin;
   }
-  if (num_done_ == jobs_.size()) changed_.notify_all();
+  if (num_done_ == constraints_.size()) changed_.notify_all();
 }
 
 void MaskPool::work() {
   std::unique_lock lock(mutex_);
   while (!stops_) {
-    if (next_ < jobs_.size()) do_jobs(lock);
+    if (next_ < constraints_.size()) fill_next(lock);
     else changed_.wait(lock);
   }
 }

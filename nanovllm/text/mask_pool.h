@@ -15,31 +15,30 @@ namespace nanovllm {
 /// waits for the masks if they take longer than the step's forward pass.
 class MaskPool {
  public:
-  struct Job {
-    const Constraint* constraint;
-    std::span<int32_t> bits;  ///< for Constraint::fill()
-  };
-
   MaskPool() = default;
   MaskPool(const MaskPool&) = delete;
   MaskPool& operator=(const MaskPool&) = delete;
   ~MaskPool();
 
-  /// Does all of the jobs. One thread at a time may call it.
-  void fill(std::span<const Job> jobs);
+  /// Calls Constraint::fill() of each of them with its equal part of `masks`. One thread at a time
+  /// may call it.
+  void fill(std::span<const Constraint* const> constraints, std::span<int32_t> masks);
 
  private:
-  static constexpr size_t kFewJobs = 16;  // that one thread does as soon as several would
+  static constexpr size_t kFew = 16;  // that one thread does as soon as several would
   static constexpr unsigned kMaxThreads = 3;
   void start_threads();
   void work();
-  /// Does jobs until none is left that nobody has begun.
-  void do_jobs(std::unique_lock<std::mutex>& lock);
+  /// Fills masks until none is left that nobody has begun.
+  void fill_next(std::unique_lock<std::mutex>& lock);
+  void fill(size_t i) const { constraints_[i]->fill(masks_.subspan(i * num_words_, num_words_)); }
 
   std::vector<std::thread> threads_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::span<const Job> jobs_;
+  std::span<const Constraint* const> constraints_;
+  std::span<int32_t> masks_;
+  size_t num_words_ = 0;  // of each mask
   size_t next_ = 0, num_done_ = 0;
   bool stops_ = false;
 };

@@ -146,27 +146,22 @@ const TokenTrie::Walk* Grammar::walk_of(Expr part, bool repeated) {
   return at->second.get();
 }
 
-const Grammar::Mask& Grammar::mask(Expr state) {
-  const auto [at, added] = masks_.try_emplace(state);
-  Mask& mask = at->second;
-  if (!added) return mask;
-  try {
-    mask.bits.resize((trie_->num_tokens() + 31) / 32);
-    compute(state, mask.bits);
-  } catch (...) {
-    masks_.erase(at);
-    throw;
-  }
+std::shared_ptr<const Grammar::Mask> Grammar::mask(Expr state) {
+  if (const auto known = masks_.find(state); known != masks_.end()) return known->second;
+  auto mask = std::make_shared<Mask>();
+  mask->bits.resize((trie_->num_tokens() + 31) / 32);
+  compute(state, mask->bits);
   size_t num_tokens = 0;
-  for (const int32_t word : mask.bits)
+  for (const int32_t word : mask->bits)
     num_tokens += static_cast<size_t>(__builtin_popcount(static_cast<uint32_t>(word)));
   if (num_tokens <= kMaxIds) {
-    for (size_t i = 0; i < mask.bits.size(); ++i)
-      for (auto word = static_cast<uint32_t>(mask.bits[i]); word != 0; word &= word - 1)
-        mask.ids.push_back(static_cast<int32_t>(i * 32) + __builtin_ctz(word));
-    mask.bits = {};
+    for (size_t i = 0; i < mask->bits.size(); ++i)
+      for (auto word = static_cast<uint32_t>(mask->bits[i]); word != 0; word &= word - 1)
+        mask->ids.push_back(static_cast<int32_t>(i * 32) + __builtin_ctz(word));
+    mask->bits = {};
   }
-  mask_bytes_ += sizeof(Mask) + (mask.bits.size() + mask.ids.size()) * sizeof(int32_t);
+  mask_bytes_ += sizeof(Mask) + (mask->bits.size() + mask->ids.size()) * sizeof(int32_t);
+  masks_.emplace(state, mask);
   return mask;
 }
 
@@ -227,19 +222,25 @@ void Matcher::accept_text(std::string_view text) {
 }
 
 void Matcher::fill(std::span<int32_t> bits) const {
-  std::ranges::fill(bits, 0);
-  const std::lock_guard lock(grammar_->mutex_);
+  std::shared_ptr<const Grammar::Mask> mask;
+  bool may_end = ended_;
   if (!ended_) {
+    const std::lock_guard lock(grammar_->mutex_);
     try {
-      const Grammar::Mask& mask = grammar_->mask(state_);
-      std::ranges::copy_n(mask.bits.begin(), std::min(std::ssize(mask.bits), std::ssize(bits)),
-                          bits.begin());
-      for (const int32_t id : mask.ids) set_token(bits, id);
-    } catch (const std::exception&) {
-      return;
+      mask = grammar_->mask(state_);
+      may_end = grammar_->e_->is_nullable(state_);
+    } catch (const std::exception&) {  // no token is allowed then
     }
   }
-  if (ended_ || grammar_->e_->is_nullable(state_))
+  auto rest = bits.begin();
+  if (mask != nullptr && !mask->bits.empty())
+    rest = std::ranges::copy_n(mask->bits.begin(),
+                               std::min(std::ssize(mask->bits), std::ssize(bits)), rest)
+               .out;
+  std::fill(rest, bits.end(), 0);
+  if (mask != nullptr)
+    for (const int32_t id : mask->ids) set_token(bits, id);
+  if (may_end)
     for (const int32_t id : grammar_->trie().end_ids()) set_token(bits, id);
 }
 

@@ -51,7 +51,7 @@ class Grammar {
     std::vector<int32_t> ids;  // those of a short list
   };
 
-  const Mask& mask(Expr state);
+  std::shared_ptr<const Mask> mask(Expr state);
   void compute(Expr state, TokenBits& bits);
   /// Adds the tokens of the nodes below `node` that the state allows. Returns false, with some of
   /// them, if this takes more than `max_steps`.
@@ -67,7 +67,7 @@ class Grammar {
   Expr start_;
   std::shared_ptr<const TokenTrie> trie_;
   size_t max_steps_;
-  std::unordered_map<Expr, Mask> masks_;
+  std::unordered_map<Expr, std::shared_ptr<const Mask>> masks_;
   size_t mask_bytes_ = 0, prepared_bytes_;
   std::unordered_map<Expr, std::shared_ptr<const TokenTrie::Walk>> walks_;  // by part
   std::unordered_set<Matcher*> matchers_;

@@ -32,6 +32,7 @@ StepSampler::~StepSampler() { cudaStreamDestroy(words_stream_); }
 
 void StepSampler::plan(const Step& step) {
   words_.clear();
+  num_late_words_ = 0;
   special_.clear();
   row_params_.clear();
   wanted_.clear();
@@ -45,7 +46,7 @@ void StepSampler::plan(const Step& step) {
     wanted_rows_.push_back(static_cast<int32_t>(i));
     wanted_.push_back({.row = wanted_rows_.back(), .count = sample.num_logprobs, .first = first});
   }
-  if (!words_.empty() && !step.has_late_rows()) send_words();
+  if (!words_.empty() && num_late_words_ == 0) send_words(step);
   draws_in_gemm_ = wanted_.empty() && special_.empty() && !device_.portable() &&
                    device_.kernels.gemm < 0 && step.num_drawn() >= kFewestDrawn &&
                    step.num_drawn() <= kMostDrawn;
@@ -65,8 +66,9 @@ RowParams StepSampler::row_params(const SampleRow& row, int32_t slot) {
   params.last_token = row.last_token;
   if (!row.has_lists() && (!row.has_filters() || row.temperature < 1e-5f)) return params;
   params.is_plain = 0;
-  words_.resize((words_.size() + 1) / 2 * 2);  // aligned, because the kernel reads pairs of words
-  params.first_word = static_cast<int32_t>(words_.size());
+  // Aligned, because the kernel reads pairs of words.
+  if ((words_.size() + num_late_words_) % 2 != 0) words_.push_back(0);
+  params.first_word = static_cast<int32_t>(words_.size() + num_late_words_);
   params.num_counts = static_cast<int32_t>(row.counts.size());
   params.num_biases = static_cast<int32_t>(row.biases.size());
   params.num_masked_after = static_cast<int32_t>(row.masked_after.size());
@@ -80,28 +82,32 @@ RowParams StepSampler::row_params(const SampleRow& row, int32_t slot) {
   append(words_, row.masked_ids);
   append(words_, row.allowed_ids);
   append(words_, row.num_late_words > 0 ? std::span<const int32_t>() : row.allowed_mask);
-  words_.resize(words_.size() + static_cast<size_t>(row.num_late_words), -1);  // allows all tokens
+  num_late_words_ += static_cast<size_t>(row.num_late_words);
   return params;
 }
 
-void StepSampler::add_late_masks(const Step& step) {
-  for (size_t i = 0; i < step.samples.size(); ++i) {
-    const SampleRow& row = step.samples[i];
-    if (row.num_late_words == 0 || row.allowed_mask.empty()) continue;
-    const RowParams& params = row_params_[i];
-    const int32_t first = params.first_word + 2 * params.num_counts + 2 * params.num_biases +
-                          2 * params.num_masked_after + params.num_masked + params.num_allowed;
-    std::ranges::copy(row.allowed_mask, words_.begin() + first);
-  }
-}
-
-void StepSampler::send_words() {
+void StepSampler::send_words(const Step& step) {
   Words& words = words_sent_[num_words_++ % kNumSteps];
   device_.wait(words.there);
-  const size_t bytes = words_.size() * sizeof(int32_t);
+  const size_t bytes = (words_.size() + num_late_words_) * sizeof(int32_t);
   device_.grow(words.host, bytes);
   device_.grow(words.device, bytes);
-  std::memcpy(words.host.memory.get(), words_.data(), bytes);
+  auto* to = words.host.as<int32_t>();
+  std::span<const int32_t> from = words_;
+  for (size_t i = 0; num_late_words_ > 0 && i < step.samples.size(); ++i) {
+    const SampleRow& row = step.samples[i];
+    if (row.num_late_words == 0) continue;
+    const RowParams& params = row_params_[i];
+    // The mask is the last one of the row's lists.
+    const int32_t begin = params.first_word + 2 * (params.num_counts + params.num_biases) +
+                          2 * params.num_masked_after + params.num_masked + params.num_allowed;
+    const auto before = static_cast<size_t>(words.host.as<int32_t>() + begin - to);
+    to = std::ranges::copy(from.first(before), to).out;
+    from = from.subspan(before);
+    to = row.allowed_mask.empty() ? std::fill_n(to, row.num_late_words, -1)  // allows all tokens
+                                  : std::ranges::copy(row.allowed_mask, to).out;
+  }
+  std::ranges::copy(from, to);
   cuda_check(cudaStreamWaitEvent(words_stream_, words.used.get()), "lists");
   cuda_check(cudaMemcpyAsync(words.device.memory.get(), words.host.memory.get(), bytes,
                              cudaMemcpyHostToDevice, words_stream_),
@@ -181,12 +187,10 @@ void StepSampler::for_rows(const Tensor& logits, const Step& step, const int32_t
 
 void StepSampler::finish(const Tensor& logits, const Step& step) {
   const Launch& where = device_.where;
-  if (step.has_late_rows()) {
-    add_late_masks(step);
-    send_words();
-  }
+  if (num_late_words_ > 0) send_words(step);
   const Words& words = last_words();
-  if (!words_.empty()) cuda_check(cudaStreamWaitEvent(where.stream, words.there.get()), "sampler");
+  const bool has_words = !words_.empty() || num_late_words_ > 0;
+  if (has_words) cuda_check(cudaStreamWaitEvent(where.stream, words.there.get()), "sampler");
   const auto vocab =
       static_cast<int>(device_.collectives != nullptr ? vocab_size_ : logits.shape[1]);
   const bool clusters = !device_.portable() && row_fits_in_cluster(vocab);
@@ -212,7 +216,7 @@ void StepSampler::finish(const Tensor& logits, const Step& step) {
              cuda::token_logprobs(where, params, wanted, count, results.logprobs.as<Logprob>(),
                                   clusters);
            });
-  if (!words_.empty()) words.used.record(where.stream);
+  if (has_words) words.used.record(where.stream);
   results.there.record(where.stream);
 }
 

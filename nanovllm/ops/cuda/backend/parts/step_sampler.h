@@ -55,10 +55,9 @@ class StepSampler {
 
  private:
   RowParams row_params(const SampleRow& row, int32_t slot);
-  /// Writes to words_ the masks for which row_params() has left room.
-  void add_late_masks(const Step& step);
-  /// Sends words_ to the device on a stream of its own, so that this does not delay the step.
-  void send_words();
+  /// Sends words_ and the late masks to the device on a stream of its own, so that this does not
+  /// delay the step.
+  void send_words(const Step& step);
   SampleParams params(const Tensor& logits, const Step& step) const;
   /// Called after the kernel that draws the plain rows. With several ranks that kernel has only
   /// written the best token of this rank's columns to `found`; this compares the ranks' tokens and
@@ -84,6 +83,7 @@ class StepSampler {
   std::vector<LogprobRow> wanted_;
   Arrays on_device_;
   bool draws_in_gemm_ = false;
+  size_t num_late_words_ = 0;  // that the late masks take between words_ on the device
 
   /// What the sampler's kernels write directly to host memory, and the event after which it is
   /// complete.
