@@ -155,10 +155,12 @@ TEST_F(TokenMasks, AFormHoldsAfterTheThought) {
                 x = tokenizer_->encode("x", false).front();
   using State = AfterThought::State;
   const auto make = [&](State state) {
-    return std::make_unique<AfterThought>(std::make_unique<Matcher>(grammar), begin, end, state);
+    return std::make_unique<AfterThought>(std::make_unique<Matcher>(grammar), begin, end,
+                                          std::vector{end_}, state);
   };
   auto thinking = make(State::kThinking);
   EXPECT_TRUE(allows(*thinking, x));
+  EXPECT_FALSE(allows(*thinking, end_));
   thinking->accept(x);
   thinking->accept(end);
   EXPECT_FALSE(allows(*thinking, x));

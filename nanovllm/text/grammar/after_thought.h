@@ -5,12 +5,14 @@
 #include <memory>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "nanovllm/text/constraint.h"
 
 namespace nanovllm::grammar {
 
-/// Holds to a form only what follows the thought of a reasoning model. The thought itself is free.
+/// Holds to a form only what follows the thought of a reasoning model. The thought itself is free,
+/// but the answer cannot end in it.
 class AfterThought : public Constraint {
  public:
   enum class State : uint8_t {
@@ -19,9 +21,14 @@ class AfterThought : public Constraint {
     kAnswering
   };
 
-  /// `begin` and `end` are the tokens around a thought.
-  AfterThought(std::unique_ptr<Constraint> answer, int32_t begin, int32_t end, State state)
-      : answer_(std::move(answer)), begin_(begin), end_(end), state_(state) {}
+  /// `begin` and `end` are the tokens around a thought, `end_ids` those that end an answer.
+  AfterThought(std::unique_ptr<Constraint> answer, int32_t begin, int32_t end,
+               std::vector<int32_t> end_ids, State state)
+      : answer_(std::move(answer)),
+        begin_(begin),
+        end_(end),
+        end_ids_(std::move(end_ids)),
+        state_(state) {}
 
   void accept(int32_t id) override {
     if (state_ == State::kMayThink) state_ = id == begin_ ? State::kThinking : State::kAnswering;
@@ -34,6 +41,8 @@ class AfterThought : public Constraint {
   void fill(std::span<int32_t> bits) const override {
     if (state_ == State::kThinking) {
       std::ranges::fill(bits, -1);
+      for (const int32_t id : end_ids_)
+        bits[static_cast<uint32_t>(id) / 32] &= ~static_cast<int32_t>(1U << (id % 32));
       return;
     }
     answer_->fill(bits);
@@ -45,6 +54,7 @@ class AfterThought : public Constraint {
  private:
   std::unique_ptr<Constraint> answer_;
   int32_t begin_, end_;
+  std::vector<int32_t> end_ids_;
   State state_;
 };
 

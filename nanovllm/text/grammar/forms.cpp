@@ -50,7 +50,7 @@ std::unique_ptr<Constraint> Forms::constraint(std::shared_ptr<Grammar> grammar,
     else if (std::all_of(prompt.rbegin(), last, is_space)) state = State::kAnswering;
   }
   if (state == State::kAnswering) return answer;
-  return std::make_unique<AfterThought>(std::move(answer), *begin, *end, state);
+  return std::make_unique<AfterThought>(std::move(answer), *begin, *end, end_ids_, state);
 }
 
 }  // namespace nanovllm::grammar

@@ -12,8 +12,8 @@ namespace nanovllm::grammar {
 namespace {
 
 /// White space repeats without an end in the answers of some models, which would take all tokens
-/// that a request may have.
-constexpr uint32_t kMaxGap = 128;
+/// that a request may have. So a gap is some white space, then perhaps a line with its indentation.
+constexpr uint32_t kMaxGap = 16, kMaxIndentation = 64;
 
 Bytes bytes_of(std::string_view text) {
   Bytes set;
@@ -42,7 +42,9 @@ JsonText::JsonText(Expressions& e, const JsonSchemaOptions& options, const std::
   if (!options.disable_any_whitespace) {
     gap = options.whitespace_pattern
               ? parse_regex(e, *options.whitespace_pattern, {}, where + ": whitespace_pattern")
-              : e.repeat(e.bytes(bytes_of(" \t\n\r")), 0, kMaxGap);
+              : e.sequence({e.repeat(e.bytes(bytes_of(" \t\n\r")), 0, kMaxGap),
+                            e.optional(e.sequence(e.text("\n"), e.repeat(e.bytes(bytes_of(" \t")),
+                                                                         0, kMaxIndentation)))});
     comma = e.sequence({gap, e.text(","), gap});
     colon = e.sequence({gap, e.text(":"), gap});
   }

@@ -41,7 +41,7 @@ class XmlParameters {
         schema_(schema),
         options_(options),
         where_(where),
-        space_(parse_regex(e, "[ \\t\\r\\n]*", {}, where)) {
+        space_(parse_regex(e, "[ \\t\\r\\n]{0,16}", {}, where)) {
     // Refuses what is no schema, so that the keywords below have their types.
     parse_json_schema(e, schema, options, where);
     value_["$ref"] = "#/$defs/-value-";
