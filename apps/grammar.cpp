@@ -128,15 +128,34 @@ double at_share(std::vector<double>& sorted, double share) {
   return sorted[static_cast<size_t>(share * static_cast<double>(sorted.size() - 1))];
 }
 
+using File = std::unique_ptr<FILE, int (*)(FILE*)>;
+
+File open_rows(const std::string& path) {
+  File file = path == "-" ? File(stdin, [](FILE*) { return 0; })
+                          : File(std::fopen(path.c_str(), "rbe"), std::fclose);
+  require(file != nullptr, "{}: {}", path, std::strerror(errno));
+  return file;
+}
+
+int show_rows(const GrammarOptions& options) {
+  const File file = open_rows(options.rows);
+  int status = kExitOk;
+  while (const auto line = read_line(file.get(), options.rows)) {
+    try {
+      print_out(grammar::show(form_of(parse_json(*line, "the line")), "spec"));
+    } catch (const UserError& e) {
+      print_error(e.what());
+      status = kExitUserError;
+    }
+  }
+  return status;
+}
+
 int check_rows(const GrammarOptions& options) {
   require_model_folder(options.model);
   const auto tokenizer = Tokenizer::load(options.model);
   Checker checker(*tokenizer);
-  using File = std::unique_ptr<FILE, int (*)(FILE*)>;
-  const File file = options.rows == "-"
-                        ? File(stdin, [](FILE*) { return 0; })
-                        : File(std::fopen(options.rows.c_str(), "rbe"), std::fclose);
-  require(file != nullptr, "{}: {}", options.rows, std::strerror(errno));
+  const File file = open_rows(options.rows);
   int64_t index = 0, num_accepted = 0, num_refused = 0;
   for (; const auto line = read_line(file.get(), options.rows); ++index) {
     Json result = {{"index", index}};
@@ -180,6 +199,7 @@ void add_grammar(Command program) {
   grammar.footer(
       "Examples:\n"
       "  nanovllm grammar check models/tiny-tales --rows rows.jsonl\n"
+      "  nanovllm grammar show --rows rows.jsonl\n"
       "\n'nanovllm grammar COMMAND --help' describes a command, with examples.\n"
       "\nExit status: 0 if all is done; 2 if MODEL or FILE was refused.");
   Command sub = grammar.add_command("check", "Test whether texts have a form, token by token");
@@ -203,6 +223,22 @@ refused; 130 after Ctrl-C; 143 after SIGTERM; 1 for any other failure.)");
     require(!options->rows.empty(), "grammar check needs --rows FILE");
     return check_rows(*options);
   });
+
+  sub = grammar.add_command("show", "Print what forms are compiled to");
+  auto shown = std::make_shared<GrammarOptions>();
+  shown->rows = "-";
+  sub.add_file("--rows", shown->rows, "JSON lines {\"kind\", \"spec\"}; by default stdin");
+  sub.footer(R"(Examples:
+  echo '{"kind": "regex", "spec": "(yes|no)+"}' | nanovllm grammar show
+  echo '{"kind": "json_schema", "spec": {"type": "integer"}}' |
+    nanovllm grammar show
+
+It prints the language in bytes: "texts", [sets], sequences, a | b, x{2,5}, a & b (both), !a (all
+others) and <rules>. docs/structured.md explains what becomes of it.
+
+Exit status: 0 if all is done; 2 if FILE or a form was refused; 130 after Ctrl-C; 143 after
+SIGTERM; 1 for any other failure.)");
+  sub.action([shown] { return show_rows(*shown); });
 }
 
 }  // namespace nanovllm

@@ -48,21 +48,34 @@ Expr parse(Expressions& e, const StructuredOutputs& form, const std::string& whe
   return e.texts(form.choice);
 }
 
+/// Parses and prepares a form.
+Expr start_of(Expressions& e, const StructuredOutputs& form, const std::string& where) {
+  Expr start = Expr::kNothing;
+  try {
+    start = e.prepare(parse(e, form, where));
+  } catch (const UserError& error) {
+    const std::string what = error.what();
+    if (what.starts_with(where)) throw;
+    throw UserError(where + ": " + what);  // an error of Expressions
+  }
+  require(start != Expr::kNothing, "{}: no text has this form", where);
+  return start;
+}
+
 }  // namespace
 
 std::shared_ptr<Grammar> compile(const StructuredOutputs& form,
                                  std::shared_ptr<const TokenTrie> trie, const std::string& where,
                                  size_t max_steps) {
   auto e = std::make_unique<Expressions>();
-  const Expr parsed = parse(*e, form, where);
-  Expr start = Expr::kNothing;
-  try {
-    start = e->prepare(parsed);
-  } catch (const UserError& error) {
-    throw UserError(where + ": " + error.what());
-  }
-  require(start != Expr::kNothing, "{}: no text has this form", where);
+  const Expr start = start_of(*e, form, where);
   return std::make_shared<Grammar>(std::move(e), start, std::move(trie), max_steps);
+}
+
+std::string show(const StructuredOutputs& form, const std::string& where) {
+  Expressions e;
+  const Expr start = start_of(e, form, where);
+  return e.to_text(start);
 }
 
 std::shared_ptr<const TokenTrie> make_trie(const TokenTexts& texts,

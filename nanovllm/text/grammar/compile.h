@@ -20,4 +20,7 @@ std::shared_ptr<Grammar> compile(const StructuredOutputs& form,
                                  std::shared_ptr<const TokenTrie> trie, const std::string& where,
                                  size_t max_steps = Grammar::kMaxSteps);
 
+/// What a form is compiled to, for a reader. Throws as compile() does.
+std::string show(const StructuredOutputs& form, const std::string& where);
+
 }  // namespace nanovllm::grammar

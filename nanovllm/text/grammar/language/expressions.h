@@ -106,6 +106,9 @@ class Expressions {
   /// A text that equal expressions have in every Expressions; empty if it has rules or is large.
   std::string name(Expr e) const;
 
+  /// The expression and its rules, for a reader.
+  std::string to_text(Expr start) const;
+
   /// The memory that the expressions and their derivatives take.
   size_t num_bytes() const;
   /// Forgets what was derived since prepare(), except for `kept`, which get their new handles.
@@ -142,6 +145,8 @@ class Expressions {
   std::span<const Expr> list(const Node& n) const { return {alternatives_.data() + n.a, n.b}; }
   Expr intern(const Node& node, std::span<const Expr> list = {});
   uint32_t& place_of(const Node& node, std::span<const Expr> list);
+  /// Appends the expression to `text`, and its rules to `rules`.
+  void print(Expr e, std::string& text, std::vector<uint32_t>& rules) const;
   void rebuild_places(size_t num_places);
   void check_memory() const;
   static bool has_part_a(const Node& n) {
