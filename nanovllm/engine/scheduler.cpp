@@ -10,16 +10,12 @@ namespace nanovllm {
 
 namespace {
 
-bool older(const Sequence* a, const Sequence* b) { return a->id < b->id; }
-
-template <class Container>
-void insert_by_age(Container& sequences, Sequence* seq) {
-  sequences.insert(std::ranges::upper_bound(sequences, seq, older), seq);
+void insert_by_age(auto& sequences, Sequence* seq) {
+  sequences.insert(std::ranges::upper_bound(sequences, seq->id, {}, &Sequence::id), seq);
 }
 
-template <class Container>
-void erase_by_age(Container& sequences, Sequence* seq) {
-  const auto at = std::ranges::lower_bound(sequences, seq, older);
+void erase_by_age(auto& sequences, Sequence* seq) {
+  const auto at = std::ranges::lower_bound(sequences, seq->id, {}, &Sequence::id);
   check(at != sequences.end() && *at == seq, "sequence {} is not in its queue", seq->id);
   sequences.erase(at);
 }
@@ -34,7 +30,6 @@ FinishReason end_of(const Sequence& seq) {
 }  // namespace
 
 void StepPlan::clear() {
-  step = 0;
   rows.clear();
   outputs.clear();
   setups.clear();
