@@ -55,10 +55,6 @@ class CacheManager {
   void commit(Sequence& seq, int64_t known);
   /// Takes everything back from a sequence that stops running.
   void release(Sequence& seq);
-  /// Gives the child the blocks of the parent's prompt: BlockPool::fork().
-  bool fork(const Sequence& parent, Sequence& child, std::vector<BlockCopy>& copies) {
-    return blocks_.fork(parent, child, copies);
-  }
   /// Removes from the cache what was computed for the sequence, because it may be wrong.
   void forget(const Sequence& seq);
   /// Empties the prefix cache; sequences that run keep what they have.

@@ -175,7 +175,7 @@ void Scheduler::fork_choices(StepPlan& plan, Sequence& parent) {
   output.forked = true;
   num_held_choices_ -= static_cast<int64_t>(parent.choices.size());
   for (Sequence* choice : parent.choices) {
-    if (free_slots_.empty() || !cache_.fork(parent, *choice, plan.copies)) {
+    if (free_slots_.empty() || !cache_.blocks().fork(parent, *choice, plan.copies)) {
       insert_by_age(waiting_, choice);
       continue;
     }
