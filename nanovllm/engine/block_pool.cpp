@@ -80,9 +80,6 @@ bool BlockPool::append(Sequence& seq, int64_t num_blocks) {
 void BlockPool::deallocate(Sequence& seq) {
   for (auto id = seq.block_table.rbegin(); id != seq.block_table.rend(); ++id) release(*id);
   seq.block_table.clear();
-  seq.num_hashed = 0;
-  seq.last_hash.reset();
-  seq.last_block = {};
 }
 
 bool BlockPool::fork(const Sequence& parent, Sequence& child, std::vector<BlockCopy>& copies) {
@@ -145,8 +142,7 @@ void BlockPool::reset_prefix_cache() {
 void BlockPool::forget(int32_t id) {
   Block& b = block(id);
   if (b.hash) {
-    const auto entry = cached_.find(*b.hash);
-    if (entry != cached_.end() && entry->second == id) cached_.erase(entry);
+    cached_.erase(*b.hash);
     b.hash.reset();
   }
   ++b.generation;
