@@ -64,7 +64,7 @@ struct StateCopy {
 /// that none needs padding. The ranks keep block tables, sampling parameters and last tokens; the
 /// arrays contain only changes. `List` is a vector while the step is built, and then a view of the
 /// buffer.
-template <template <class> class List>
+template <template <class...> class List>
 struct StepLists {
   List<OutputInput> outputs;  // those of kToken first
   List<SlotSetup> setups;
@@ -90,8 +90,6 @@ struct StepLists {
 };
 template <class T>
 using StepView = std::span<const T>;
-template <class T>
-using StepVector = std::vector<T>;
 
 /// The input of a step, or its late part: what depends on tokens that the host reads only after it
 /// has sent the step. It is one flat buffer without pointers: a header, then the arrays.
@@ -124,7 +122,7 @@ void clear_for_reuse(std::vector<T>& array) {
 }
 
 /// The arrays of a step while it is built.
-struct StepArrays : StepLists<StepVector> {
+struct StepArrays : StepLists<std::vector> {
   void clear() {
     for_each(*this, [](auto& array) { clear_for_reuse(array); });
   }
