@@ -215,7 +215,6 @@ void load_model(Model& model, const std::string& folder, const ModelSpec& spec, 
   model.spec = shard.model;
   model.whole_attention = spec.attention();
   model.dtype = dtype;
-  model.weight_bytes = shard.model.weight_bytes(dtype, /*on_gpu=*/true);
   Loader load(model, spec, &backend, dummy ? *random : *checkpoint);
   backend.load_weights([&] {
     load_tensors(model, load, spec, shard);

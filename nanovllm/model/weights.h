@@ -40,7 +40,6 @@ struct Model {
   ModelSpec spec;                 ///< with the sizes of this rank's shard
   AttentionSpec whole_attention;  ///< with the sizes of all ranks together
   DType dtype = DType::kF32;      ///< the dtype of weights and activations
-  size_t weight_bytes = 0;        ///< bytes of this rank's parameters, as a GPU keeps them
   std::vector<Buffer> buffers;    ///< the memory of all tensors
   WeightPtr embed, lm_head;       ///< [vocab_size, hidden_size]; the same weight if tied
   Norm norm;                      ///< [hidden_size]

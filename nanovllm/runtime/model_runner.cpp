@@ -51,7 +51,7 @@ void ModelRunner::prepare(const EngineSetup& setup) {
       .max_tokens = std::min(c.max_num_batched_tokens, c.max_num_seqs * c.max_model_len),
       .max_seqs = c.max_num_seqs,
       .graph_sizes = replays_ ? graph_sizes(max_replay_rows()) : std::vector<int64_t>(),
-      .weight_bytes = model_.weight_bytes,
+      .weight_bytes = model_.spec.weight_bytes(setup.dtype, /*on_gpu=*/true),
       .run = [&](const WarmupStep& step) { warm_up(step, c.max_model_len); }};
   backend_->prepare(warmup, choice_cache(c));
 }

@@ -228,7 +228,8 @@ TEST(LoadModel, FillsEverySlotFromEveryDType) {
         const TestFolder folder(test_checkpoint(config, stored));
         const auto model = load(folder, config, backend, DType::kF16);
         EXPECT_EQ(model->dtype, DType::kF16);
-        EXPECT_EQ(model->weight_bytes, static_cast<size_t>(model->spec.num_parameters()) * 2);
+        EXPECT_EQ(model->spec.weight_bytes(model->dtype, /*on_gpu=*/true),
+                  static_cast<size_t>(model->spec.num_parameters()) * 2);
         expect_loaded(folder, config, *model);
       }
 }
@@ -254,7 +255,8 @@ TEST(LoadModel, StacksTheWeightsOfExperts) {
   }
   EXPECT_EQ(fake(layer.gate_up).values, folder.stacked(gate_up));
   EXPECT_EQ(fake(layer.down).values, folder.stacked(down));
-  EXPECT_EQ(model->weight_bytes, static_cast<size_t>(model->spec.num_parameters()) * 2);
+  EXPECT_EQ(model->spec.weight_bytes(model->dtype, /*on_gpu=*/true),
+            static_cast<size_t>(model->spec.num_parameters()) * 2);
 
   Model half;
   load_model(half, folder.folder.path(), parse(config), DType::kBF16, /*dummy=*/false, backend,
