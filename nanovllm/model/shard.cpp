@@ -18,7 +18,6 @@ Range deal(const char* name, int64_t total, int64_t unit, Rank rank) {
   return share(total, unit, rank);
 }
 
-/// This rank's part of one layer.
 LayerShard make_layer_shard(const ModelSpec& model, const LayerSpec& layer, Rank rank) {
   const AttentionSpec& a = layer.attention;
   LayerShard shard;

@@ -26,7 +26,6 @@ class Slot {
   SampleRow sample_row(int32_t position);
   /// Appends the token that was sampled.
   void push(int32_t token);
-  /// Notes that the sequence has a block at this index.
   void add_block(int32_t index) { num_blocks_ = index + 1; }
   int32_t num_blocks() const { return num_blocks_; }
 

@@ -34,8 +34,7 @@ class LocalExecutor : public Executor {
   };
   void loop();
   /// Changes what the mutex protects, and tells the other thread.
-  template <class Change>
-  void notify(Change change) {
+  void notify(auto change) {
     {
       const std::lock_guard lock(mutex_);
       change();

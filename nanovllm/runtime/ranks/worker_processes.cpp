@@ -44,8 +44,6 @@ FileDescriptor new_memory() {
 
 }  // namespace
 
-// -- memory
-
 RankMemory::RankMemory(int world) : RankMemory(new_memory(), {0, world}) {}
 
 RankMemory::RankMemory(FileDescriptor fd, Rank rank) : fd_(std::move(fd)) {
@@ -56,8 +54,6 @@ RankMemory::RankMemory(FileDescriptor fd, Rank rank) : fd_(std::move(fd)) {
   ranks_ = std::make_unique<Communicator>(static_cast<char*>(p) + StepChannel::bytes(), rank);
   channel_ = std::make_unique<StepChannel>(p, *ranks_);
 }
-
-// -- processes
 
 WorkerProcesses::WorkerProcesses(const std::string& binary,
                                  const std::vector<std::string>& arguments, int world,
