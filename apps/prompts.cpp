@@ -27,11 +27,6 @@ Json user_message(const std::string& text) {
 
 }  // namespace
 
-NewRequest request_of(const RequestFactory& requests, const Prompt& prompt) {
-  return requests.make(prompt.token_ids, requests.prepare(prompt.params), /*cache_salt=*/"",
-                       /*may_think=*/prompt.from_messages);
-}
-
 void PromptReader::encode(Prompt& prompt, bool add_special_tokens) const {
   require(tokenizer != nullptr, "the model has no tokenizer.json: give prompt_token_ids");
   require_utf8(prompt.text, "the prompt");

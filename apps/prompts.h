@@ -29,7 +29,10 @@ struct Prompt {
 
 /// The request for a prompt without an error. The answer to a conversation may begin with a
 /// thought. Throws UserError.
-NewRequest request_of(const RequestFactory& requests, const Prompt& prompt);
+inline NewRequest request_of(const RequestFactory& requests, const Prompt& prompt) {
+  return requests.make(prompt.token_ids, requests.prepare(prompt.params), /*cache_salt=*/"",
+                       /*may_think=*/prompt.from_messages);
+}
 
 /// Turns texts and the lines of prompts files (batch/prompt_line.h) into prompts. `tokenizer` and
 /// `chat_template` may be missing.
