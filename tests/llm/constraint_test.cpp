@@ -17,7 +17,7 @@ using ::testing::MatchesRegex;
 using ::testing::ThrowsMessage;
 
 constexpr const char* kPerson = R"({"type": "object", "properties": {
-    "name": {"type": "string", "maxLength": 12}, "age": {"type": "integer", "minimum": 0},
+    "name": {"type": "string", "maxLength": 12}, "age": {"type": "integer", "minimum": 0, "maximum": 150},
     "tags": {"type": "array", "items": {"enum": ["a", "b"]}, "minItems": 1, "maxItems": 3}},
     "required": ["name", "age", "tags"], "additionalProperties": false})";
 
@@ -27,7 +27,7 @@ EngineConfig constraint_config() {
 
 SamplingParams drawn(const StructuredOutputs& form) {
   SamplingParams params;
-  params.max_tokens = 120;
+  params.max_tokens = 200;
   params.seed = 5;
   params.constraint = form;
   return params;

@@ -122,9 +122,9 @@ TEST(JsonSchema, ReferencesMayLeadBack) {
 TEST(JsonSchema, WritesStringsAndWhiteSpace) {
   check_schemas({{R"({"type":"array","items":{"maxLength":2,"type":"string"}})",
                   {"[]", "[\n]", "[\"\\ud83d\\ude00\\/\" , \"\xF0\x9F\x98\x80z\"]",
-                   "[" + std::string(128, ' ') + "]"},
+                   "[" + std::string(16, ' ') + "]"},
                   {R"(["abc"])", R"(["\ud83d"])", R"(["\ude00"])", "[\"\n\"]",
-                   "[" + std::string(129, ' ') + "]", "[\"\xED\xA0\x80\"]"}},
+                   "[" + std::string(17, ' ') + "]", "[\"\xED\xA0\x80\"]"}},
                  {R"({"properties":{"a\"b":{"const":"x\ny"}}})",
                   {R"({"a\"b":"x\ny"})"},
                   {R"({"a\"b":"x\u0079"})", R"({"a\u0022b":1})"}}});
