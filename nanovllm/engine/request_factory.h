@@ -39,8 +39,8 @@ class RequestFactory {
   /// a row often have equal parameters; while one of them lives, the others share its parameters.
   std::shared_ptr<const RequestParams> prepare(const SamplingParams& params) const;
   /// Throws UserError for ids outside the vocabulary, and for a prompt that is empty or can never
-  /// fit. Prompts share cached blocks only if their `cache_salt` is equal. The form of an answer
-  /// holds from after a thought that the prompt has begun, or, if the model `may_think`, the answer.
+  /// fit. Prompts share cached blocks only if their `cache_salt` is equal. An answer has its
+  /// form from after the thought that the prompt has begun, or the answer, if it `may_think`.
   NewRequest make(std::vector<int32_t> prompt_token_ids,
                   std::shared_ptr<const RequestParams> params, const std::string& cache_salt = "",
                   bool may_think = false) const;
