@@ -27,8 +27,9 @@ bool constrain_calls(const Serving& serving, const CallRules& rules, const Json&
                      std::optional<StructuredOutputs>& constraint) {
   if (rules.names.empty()) return false;
   auto calls = constraint_of_calls(serving.answer_form.written_calls(), tools, rules, constraint);
-  if (calls) constraint = std::move(calls);
-  return calls.has_value();
+  if (!calls) return false;
+  constraint = std::move(calls);
+  return true;
 }
 
 std::shared_ptr<const RequestParams> prepare_chat(const Serving& serving, ChatRequest& request) {
