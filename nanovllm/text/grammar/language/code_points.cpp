@@ -53,7 +53,7 @@ Expr encoded(Expressions& e, const CodePointRanges& values, int num_tails, unsig
   for (const auto& [byte, rest] : rests) leads[encoded(e, rest, num_tails - 1, kTail)].set(byte);
   std::vector<Expr> alternatives;
   for (const auto& [rest, set] : leads) alternatives.push_back(e.sequence(e.bytes(set), rest));
-  return e.any_of(std::move(alternatives));
+  return e.any_of(alternatives);
 }
 
 Expr in_utf8(Expressions& e, const CodePoints& set) {
@@ -65,7 +65,7 @@ Expr in_utf8(Expressions& e, const CodePoints& set) {
         values.emplace_back(std::max(first, length.first), std::min(last, length.last));
     if (!values.empty()) alternatives.push_back(encoded(e, values, length.num_tails, length.lead));
   }
-  return e.any_of(std::move(alternatives));
+  return e.any_of(alternatives);
 }
 
 // What a JSON string has to escape.

@@ -47,7 +47,7 @@ Expr Expressions::derive_parts(Expr e, uint32_t byte_class) {
     const auto parts = list(node(first));
     std::vector<Expr> sequences(parts.begin(), parts.end());
     for (Expr& part : sequences) part = sequence(part, then);
-    return any_of(std::move(sequences));
+    return any_of(sequences);
   };
   switch (n.kind) {
     case Kind::kBytes:
@@ -62,7 +62,7 @@ Expr Expressions::derive_parts(Expr e, uint32_t byte_class) {
         const Expr part = derive_class(alternatives_[n.a + i], byte_class);
         if (part != Expr::kNothing) parts.push_back(part);
       }
-      return any_of(std::move(parts));
+      return any_of(parts);
     }
     case Kind::kBoth:
     case Kind::kComplement: {

@@ -131,7 +131,7 @@ Expr Expressions::texts(std::span<const std::string> texts) {
       const Expr rest = self(self, part.subspan(begin, i - begin), shared);
       branches.push_back(sequence(text(a.substr(depth, shared - depth)), rest));
     }
-    return any_of(std::move(branches));
+    return any_of(branches);
   };
   return sorted.empty() ? Expr::kNothing : tree(tree, sorted, 0);
 }
@@ -176,7 +176,7 @@ std::span<const Expr> Expressions::alternatives(const Expr& e) const {
   return n.kind == Kind::kAnyOf ? list(n) : std::span(&e, 1);
 }
 
-Expr Expressions::any_of(std::vector<Expr> alternatives) {
+Expr Expressions::any_of(const std::vector<Expr>& alternatives) {
   std::vector<std::pair<Expr, Expr>> sequences;  // first part and rest
   const auto add = [&](Expr e) {
     if (e != Expr::kNothing) sequences.push_back(split(e));
@@ -207,7 +207,7 @@ Expr Expressions::any_of(std::vector<Expr> alternatives) {
     if (rests.size() > 1 && join_depth_ < kMaxJoinDepth && num_joins_ < kMaxJoins) {
       ++join_depth_;
       ++num_joins_;
-      joined.emplace_back(any_of(std::move(rests)), first);
+      joined.emplace_back(any_of(rests), first);
       --join_depth_;
     } else {
       for (const Expr rest : rests) joined.emplace_back(rest, first);

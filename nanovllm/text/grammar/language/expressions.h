@@ -58,7 +58,7 @@ class Expressions {
   Expr texts(std::span<const std::string> texts);  ///< one of these texts
   Expr sequence(Expr first, Expr then);
   Expr sequence(std::initializer_list<Expr> parts);
-  Expr any_of(std::vector<Expr> alternatives);
+  Expr any_of(const std::vector<Expr>& alternatives);
   Expr optional(Expr part) { return any_of({part, Expr::kEmpty}); }
   /// `part`, min to max times.
   Expr repeat(Expr part, uint32_t min, uint32_t max = kUnlimited);

@@ -135,7 +135,7 @@ class LeftRecursion {
       std::vector<Expr> parts{equations[i].rest};
       for (const auto& [rule, after] : equations[i].after)
         parts.push_back(e_.sequence(solved[rule], after));
-      e_.define(solved[i], e_.any_of(std::move(parts)));
+      e_.define(solved[i], e_.any_of(parts));
       Expr& body = e_.rules_[cycle[i]].body;
       body = e_.is_nullable(body) ? e_.optional(solved[i]) : solved[i];
     }
@@ -305,7 +305,7 @@ std::vector<Expr> Expressions::find_texts() {
           same &= is_same(part);
           parts.push_back(renamed[part]);
         }
-        return same ? self : any_of(std::move(parts));
+        return same ? self : any_of(parts);
       }
       case Kind::kRepeat:
         return is_same(n.a) ? self : repeat(renamed[n.a], n.b, n.c);

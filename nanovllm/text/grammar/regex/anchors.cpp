@@ -75,7 +75,7 @@ Anchored Anchors::any_of(std::span<const Anchored> alternatives) {
       std::vector<Expr> texts;
       for (const Anchored& alternative : alternatives)
         texts.push_back(alternative.texts[begin][end]);
-      out.texts[begin][end] = e_.any_of(std::move(texts));
+      out.texts[begin][end] = e_.any_of(texts);
     }
   return out;
 }
@@ -89,7 +89,7 @@ Expr Anchors::whole(const Anchored& part, bool anywhere) {
       const Expr texts = part.texts[begin][end];
       out.push_back(anywhere ? e_.sequence({before[begin], texts, after[end]}) : texts);
     }
-  return e_.any_of(std::move(out));
+  return e_.any_of(out);
 }
 
 }  // namespace nanovllm::grammar

@@ -105,7 +105,7 @@ class NumberRange {
       const Expr fraction = e_.sequence(e_.text("."), e_.repeat(digit_, 1));
       out.push_back(is_integer_ ? whole : e_.sequence(whole, e_.optional(fraction)));
     }
-    return e_.any_of(std::move(out));
+    return e_.any_of(out);
   }
 
  private:
@@ -154,7 +154,7 @@ class NumberRange {
       std::vector<Expr> alternatives;
       for (size_t next = 0; next < digits.size(); ++next)
         alternatives.push_back(e_.sequence(e_.bytes(digits[next]), rests[next]));
-      out[at] = e_.any_of(std::move(alternatives));
+      out[at] = e_.any_of(alternatives);
     }
     return out;
   }

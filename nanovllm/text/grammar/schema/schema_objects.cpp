@@ -117,12 +117,12 @@ Expr SchemaValues::other_key(const Alternative& a, const std::vector<std::string
     std::vector<Expr> bodies;
     for (const Alternative& names : schemas_.expand({*rules->names}))
       if (names.types[kString]) bodies.push_back(string_body(names));
-    body = e_.both(body, e_.any_of(std::move(bodies)));
+    body = e_.both(body, e_.any_of(bodies));
   }
   if (is_free) return e_.repeat(json_.free_character, 0);
   std::vector<Expr> texts;
   for (const std::string_view name : named) texts.push_back(string_text(e_, name));
-  return texts.empty() ? body : e_.both(body, e_.complement(e_.any_of(std::move(texts))));
+  return texts.empty() ? body : e_.both(body, e_.complement(e_.any_of(texts)));
 }
 
 Expr SchemaValues::other_member(const Alternative& a, const std::vector<std::string_view>& named) {
@@ -167,7 +167,7 @@ Expr SchemaValues::other_member(const Alternative& a, const std::vector<std::str
       key = e_.both(key, set >> i & 1 ? matching[i] : e_.complement(matching[i]));
     members.push_back(e_.sequence({json_.quoted(e_, key), json_.colon, member_value}));
   }
-  return e_.any_of(std::move(members));
+  return e_.any_of(members);
 }
 
 }  // namespace nanovllm::grammar

@@ -26,7 +26,7 @@ Expr SchemaValues::build(const Terms& terms) {
     waiting_.pop_front();
     std::vector<Expr> values;
     for (const Alternative& a : alternatives) values.push_back(value(a));
-    e_.define(rule, e_.any_of(std::move(values)));
+    e_.define(rule, e_.any_of(values));
   }
   return start;
 }
@@ -46,7 +46,7 @@ Expr SchemaValues::value(const Terms& terms) {
   } else {
     std::vector<Expr> values;
     for (const Alternative& a : alternatives) values.push_back(value(a));
-    built = e_.any_of(std::move(values));
+    built = e_.any_of(values);
   }
   built_.emplace(terms, built);
   return built;
@@ -70,7 +70,7 @@ Expr SchemaValues::value(const Alternative& a) {
   }
   if (a.types[kArray]) values.push_back(array(a));
   if (a.types[kObject]) values.push_back(object(a));
-  return e_.any_of(std::move(values));
+  return e_.any_of(values);
 }
 
 Expr SchemaValues::written_value(const Json& value) {
@@ -119,7 +119,7 @@ Expr SchemaValues::string_body(const Alternative& a) {
   if (a.values) {
     for (const Json* value : *a.values)
       if (value->is_string()) texts.push_back(string_text(e_, value->string()));
-    return e_.any_of(std::move(texts));
+    return e_.any_of(texts);
   }
   const bool is_plain = std::none_of(a.strings.begin(), a.strings.end(),
                                      [](const StringRule& rule) { return !rule.negated; });
@@ -134,7 +134,7 @@ Expr SchemaValues::string_body(const Alternative& a) {
   }
   for (const Json* value : a.excluded)
     if (value->is_string()) texts.push_back(string_text(e_, value->string()));
-  return texts.empty() ? body : e_.both(body, e_.complement(e_.any_of(std::move(texts))));
+  return texts.empty() ? body : e_.both(body, e_.complement(e_.any_of(texts)));
 }
 
 }  // namespace nanovllm::grammar

@@ -147,7 +147,7 @@ Expr GrammarParser::alternatives() {
   do parts.push_back(alternative());
   while (take("|"));
   --nesting_;
-  return e_.any_of(std::move(parts));
+  return e_.any_of(parts);
 }
 
 Expr GrammarParser::sequence() {

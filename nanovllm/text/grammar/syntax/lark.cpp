@@ -70,7 +70,7 @@ class Lark final : GrammarParser {
     }
     std::vector<Expr> ignored;
     for (const auto& [begin, end] : ignored_) ignored.push_back(read(begin, end));
-    between_ = e_.repeat(e_.any_of(std::move(ignored)), 0);
+    between_ = e_.repeat(e_.any_of(ignored), 0);
     in_terminal_ = false;
     for (const Rule& rule : rules_)
       if (!names_terminal(rule.name.text)) e_.define(rule.expr, read(rule.begin, rule.end));

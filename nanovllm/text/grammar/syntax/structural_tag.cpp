@@ -52,7 +52,7 @@ class StructuralTag {
     std::vector<Expr> parts;
     each(f, "elements", at,
          [&](const Json& part, const std::string& p) { parts.push_back(format(part, p, ends)); });
-    if (type == "or") return e_.any_of(std::move(parts));
+    if (type == "or") return e_.any_of(parts);
     Expr all = Expr::kEmpty;
     for (size_t i = parts.size(); i-- > 0;) all = e_.sequence(parts[i], all);
     return all;
@@ -114,16 +114,16 @@ class StructuralTag {
       tags.push_back(e_.sequence(e_.text(rest->first), rest->second.back()));
     });
     const bool once = flag(f, "stop_after_first", at), must = flag(f, "at_least_one", at);
-    if (once && must) return e_.any_of(std::move(tags));
+    if (once && must) return e_.any_of(tags);
     const Expr more = dispatched(rests, joined(texts(f, "excludes", at), ends), once, at);
-    return must ? e_.sequence(e_.any_of(std::move(tags)), more) : more;
+    return must ? e_.sequence(e_.any_of(tags), more) : more;
   }
 
   Expr tags_with_separator(const Json& f, const std::string& at) {
     std::vector<Expr> tags;
     each(f, "tags", at,
          [&](const Json& t, const std::string& place) { tags.push_back(tag(t, place, 0)); });
-    const Expr one = e_.any_of(std::move(tags));
+    const Expr one = e_.any_of(tags);
     const Expr next = e_.sequence(e_.text(text(f, "separator", at)), one);
     const Expr all = flag(f, "stop_after_first", at) ? one : e_.sequence(one, e_.repeat(next, 0));
     return flag(f, "at_least_one", at) ? all : e_.optional(all);
@@ -161,7 +161,7 @@ class StructuralTag {
     for (const auto& [trigger, continuations] : rests)
       parts.push_back(e_.sequence(e_.both(first, e_.sequence(Expr::kAny, e_.text(trigger))),
                                   e_.any_of(continuations)));
-    const Expr tag = e_.any_of(std::move(parts)), text = without(joined(triggers, excludes));
+    const Expr tag = e_.any_of(parts), text = without(joined(triggers, excludes));
     return once ? e_.any_of({tag, text}) : e_.sequence(e_.repeat(tag, 0), text);
   }
 
@@ -210,7 +210,7 @@ class StructuralTag {
   Texts texts(const Json& f, const std::string& key, const std::string& at) const {
     Texts all;
     for (const Json& value : f[key]) {
-      if (!f[key].is_array() || !value.is_string() || (value == "" && key != "end"))
+      if (!f[key].is_array() || !value.is_string() || (value.string().empty() && key != "end"))
         error(at + "/" + key, "it must be a list of strings that are not empty");
       all.push_back(value.string());
     }

@@ -86,7 +86,7 @@ class XmlParameters {
     Values values;
     add_values(values, schema, 0);
     const auto spaced = [&](std::string_view begin, std::vector<Expr> any) {
-      return e_.sequence({e_.text(begin), space_, e_.any_of(std::move(any)), space_});
+      return e_.sequence({e_.text(begin), space_, e_.any_of(any), space_});
     };
     return e_.sequence({e_.text(style_.begin), name, e_.text(style_.name_end),
                         style_.may_have_space ? space_ : Expr::kEmpty,
