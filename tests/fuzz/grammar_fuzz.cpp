@@ -3,8 +3,10 @@
 //
 // A form may take a sixteenth of the memory of a real one, so that what it bounds ends soon.
 
-#include <optional>
+#include <span>
+#include <string>
 
+#include "nanovllm/base/check.h"
 #include "nanovllm/base/json.h"
 #include "nanovllm/base/strings/utf8.h"
 #include "nanovllm/text/grammar/regex/regex.h"

@@ -53,6 +53,7 @@ Expr start_of(Expressions& e, const StructuredOutputs& form, const std::string& 
   Expr start = Expr::kNothing;
   try {
     start = e.prepare(parse(e, form, where));
+    e.first_bytes(start);  // so that a form that is too large for its first byte is refused here
   } catch (const UserError& error) {
     const std::string what = error.what();
     if (what.starts_with(where)) throw;
