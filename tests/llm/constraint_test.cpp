@@ -45,7 +45,7 @@ void expect_person(const CompletionOutput& answer) {
 
 TEST(ConstrainedAnswers, HaveTheFormInEveryChoice) {
   LLM llm(kTinyTales, constraint_config());
-  SamplingParams params = drawn({.json = kPerson});
+  SamplingParams params = drawn({.json = kPerson, .disable_any_whitespace = true});
   params.n = 6;
   const RequestOutput output = llm.generate({"A person:"}, params)[0];
   int num_ended = 0;
