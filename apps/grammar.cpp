@@ -61,7 +61,7 @@ class Checker {
   explicit Checker(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {
     std::vector<int32_t> end_ids;
     if (const auto eos = tokenizer.eos_token_id()) end_ids.push_back(*eos);
-    trie_ = grammar::make_trie(tokenizer.token_texts(), end_ids);
+    trie_ = grammar::make_trie(tokenizer.token_texts(), end_ids, tokenizer.vocab_size());
     mask_.resize((trie_->num_tokens() + 31) / 32);
   }
 

@@ -29,7 +29,7 @@ RequestFactory::RequestFactory(const EngineSetup& setup, std::shared_ptr<const T
       max_logprobs_(setup.config.max_logprobs),
       end_tokens_(end_tokens(setup.model, tokenizer.get())),
       tokenizer_(std::move(tokenizer)),
-      forms_(tokenizer_, end_tokens_) {}
+      forms_(tokenizer_, end_tokens_, vocab_size_) {}
 
 void RequestFactory::check_prompt(std::span<const int32_t> ids) const {
   require(!ids.empty(), "the prompt is empty; it needs at least one token");

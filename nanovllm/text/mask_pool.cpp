@@ -1,6 +1,7 @@
 #include "nanovllm/text/mask_pool.h"
 
 #include <algorithm>
+#include <system_error>
 
 namespace nanovllm {
 
@@ -49,8 +50,11 @@ void MaskPool::work() {
 
 void MaskPool::start_threads() {
   const unsigned num_cores = std::thread::hardware_concurrency();
-  for (unsigned i = 1; i < std::min(num_cores, kMaxThreads + 1); ++i)
-    threads_.emplace_back([this] { work(); });
+  try {
+    for (unsigned i = 1; i < std::min(num_cores, kMaxThreads + 1); ++i)
+      threads_.emplace_back([this] { work(); });
+  } catch (const std::system_error&) {  // no more threads may be created; fewer do it too
+  }
 }
 
 }  // namespace nanovllm

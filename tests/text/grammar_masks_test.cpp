@@ -47,7 +47,8 @@ class TokenMasks : public testing::Test {
   TokenMasks()
       : tokenizer_(Tokenizer::load(std::string(NANOVLLM_SOURCE_DIR) + "/models/tiny-tales")),
         end_(*tokenizer_->eos_token_id()),
-        trie_(std::make_shared<const TokenTrie>(tokenizer_->token_texts(), std::vector{end_})) {}
+        trie_(std::make_shared<const TokenTrie>(tokenizer_->token_texts(), std::vector{end_},
+                                                tokenizer_->vocab_size())) {}
 
   bool allows(const Constraint& constraint, int32_t id) const {
     TokenBits bits((trie_->num_tokens() + 31) / 32);

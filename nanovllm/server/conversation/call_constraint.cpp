@@ -232,7 +232,7 @@ std::optional<std::string> message_about_tools(std::string_view message, const J
                                                const CallRules& rules) {
   constexpr std::string_view kTags = "/tags/", kSchema = "/content/json_schema";
   const size_t tag = message.find(kTags), schema = message.find(kSchema);
-  if (tag == std::string_view::npos || schema == std::string_view::npos) return std::nullopt;
+  if (schema == std::string_view::npos || tag > schema) return std::nullopt;
   size_t index = 0;
   std::from_chars(message.data() + tag + kTags.size(), message.data() + schema, index);
   const std::vector<const Json*> offered = callable(tools, rules);

@@ -15,7 +15,7 @@ namespace nanovllm::grammar {
 
 namespace {
 
-constexpr size_t kMaxFormBytes = 1 << 20;
+constexpr size_t kMaxFormBytes = 512 << 10;
 
 void check_size(size_t num_bytes, const std::string& where) {
   require(num_bytes <= kMaxFormBytes, "{} has {} bytes, more than {}", where, num_bytes,
@@ -80,8 +80,8 @@ std::string show(const StructuredOutputs& form, const std::string& where) {
 }
 
 std::shared_ptr<const TokenTrie> make_trie(const TokenTexts& texts,
-                                           std::span<const int32_t> end_ids) {
-  auto trie = std::make_shared<const TokenTrie>(texts, end_ids);
+                                           std::span<const int32_t> end_ids, int64_t vocab_size) {
+  auto trie = std::make_shared<const TokenTrie>(texts, end_ids, vocab_size);
   // Nearly every schema has strings, and the trie keeps the walk through their characters.
   const auto strings = compile({.json = R"({"type": "string"})"}, trie, "");
   TokenBits bits((trie->num_tokens() + 31) / 32);

@@ -11,7 +11,8 @@ namespace nanovllm::grammar {
 
 std::shared_ptr<Grammar> Forms::get(const StructuredOutputs& form, const std::string& where) const {
   require(tokenizer_ != nullptr, "{} needs a tokenizer; the model has no tokenizer.json", where);
-  std::call_once(has_trie_, [this] { trie_ = make_trie(tokenizer_->token_texts(), end_ids_); });
+  std::call_once(has_trie_,
+                 [this] { trie_ = make_trie(tokenizer_->token_texts(), end_ids_, vocab_size_); });
   {
     const std::lock_guard lock(mutex_);
     if (const auto known = std::ranges::find(entries_, form, &Entry::form);
@@ -35,7 +36,7 @@ std::unique_ptr<Constraint> Forms::constraint(std::shared_ptr<Grammar> grammar,
   using State = AfterThought::State;
   auto answer = std::make_unique<Matcher>(std::move(grammar));
   const auto begin = tokenizer_->token_to_id("<think>"), end = tokenizer_->token_to_id("</think>");
-  if (!begin || !end) return answer;
+  if (!begin || !end || std::max(*begin, *end) >= vocab_size_) return answer;
   // The prompt's last tag tells whether a thought is open. One that was closed where the prompt
   // ends is that of this answer, which then has no other.
   const auto is_tag = [&](int32_t id) { return id == *begin || id == *end; };

@@ -20,8 +20,13 @@ namespace nanovllm::grammar {
 class Forms {
  public:
   /// `tokenizer` may be null: then no answer can have a form.
-  Forms(std::shared_ptr<const Tokenizer> tokenizer, std::vector<int32_t> end_ids)
-      : tokenizer_(std::move(tokenizer)), end_ids_(std::move(end_ids)) {}
+  /// `vocab_size` is the model's.
+  Forms(std::shared_ptr<const Tokenizer> tokenizer, std::span<const int32_t> end_ids,
+        int64_t vocab_size)
+      : tokenizer_(std::move(tokenizer)), vocab_size_(vocab_size) {
+    for (const int32_t id : end_ids)
+      if (id >= 0 && id < vocab_size) end_ids_.push_back(id);
+  }
 
   /// Throws UserError that begins with `where`: see compile().
   std::shared_ptr<Grammar> get(const StructuredOutputs& form, const std::string& where) const;
@@ -45,6 +50,7 @@ class Forms {
   };
 
   std::shared_ptr<const Tokenizer> tokenizer_;
+  int64_t vocab_size_;
   std::vector<int32_t> end_ids_;
   mutable std::once_flag has_trie_;
   mutable std::shared_ptr<const TokenTrie> trie_;  // made for the first form

@@ -9,6 +9,8 @@ namespace nanovllm::grammar {
 
 namespace {
 
+constexpr size_t kMaxLong = 4;   // alternatives that are walked in parts
+constexpr size_t kMaxWalks = 8;  // that a grammar keeps besides those that the trie keeps
 constexpr size_t kMaxIds = 500;  // of a mask that is kept as a list
 constexpr size_t kMaxMaskBytes = 16 << 20, kMaxStateBytes = 32 << 20;
 constexpr size_t kUnlimitedSteps = std::numeric_limits<size_t>::max();
@@ -49,16 +51,24 @@ bool Grammar::add_below(uint32_t node, Expr state, TokenBits& bits, size_t max_s
 void Grammar::compute(Expr state, TokenBits& bits) {
   if (add_below(0, state, bits, max_steps_)) return;
   std::ranges::fill(bits, 0);
+  std::vector<Expr> long_ones;  // alternatives whose walks are long
+  const auto add = [&](Expr alternative) {
+    if (long_ones.size() <= kMaxLong && !add_below(0, alternative, bits, max_steps_))
+      long_ones.push_back(alternative);
+  };
   const auto alternatives = e_->alternatives(state);
   for (const Expr alternative : std::vector(alternatives.begin(), alternatives.end())) {
-    if (add_below(0, alternative, bits, max_steps_)) continue;
     const auto [first, rest] = e_->split(alternative);
     const auto firsts = e_->alternatives(first);
-    if (firsts.size() == 1) add_in_parts(alternative, bits);
-    for (const Expr part : std::vector(firsts.begin(), firsts.end()))
-      if (firsts.size() > 1 && !add_below(0, e_->sequence(part, rest), bits, max_steps_))
-        add_in_parts(e_->sequence(part, rest), bits);
+    if (firsts.size() == 1) add(alternative);
+    else
+      for (const Expr part : std::vector(firsts.begin(), firsts.end()))
+        add(e_->sequence(part, rest));
   }
+  // One walk for all of them is shorter than one for each of many.
+  if (long_ones.size() > kMaxLong) add_below(0, state, bits, kUnlimitedSteps);
+  else
+    for (const Expr alternative : long_ones) add_in_parts(alternative, bits);
 }
 
 void Grammar::add_in_parts(Expr state, TokenBits& bits) {
@@ -141,6 +151,7 @@ bool Grammar::find_exceptions(Expr first, Expr without,
 
 const TokenTrie::Walk* Grammar::walk_of(Expr part, bool repeated) {
   const auto key = static_cast<Expr>(static_cast<uint32_t>(part) * 2 + (repeated ? 1 : 0));
+  if (walks_.size() >= kMaxWalks && !walks_.contains(key)) walks_.clear();
   const auto [at, added] = walks_.try_emplace(key);
   if (added) at->second = trie_->walk(*e_, part, repeated);
   return at->second.get();
@@ -171,7 +182,8 @@ size_t Grammar::num_bytes() {
 }
 
 void Grammar::bound_memory() {
-  const bool many_states = e_->num_bytes() > prepared_bytes_ + kMaxStateBytes;
+  const size_t room = e_->max_bytes() - std::min(prepared_bytes_, e_->max_bytes());
+  const bool many_states = e_->num_bytes() > prepared_bytes_ + std::min(kMaxStateBytes, room / 2);
   if (mask_bytes_ > kMaxMaskBytes || many_states) {
     masks_.clear();
     mask_bytes_ = 0;
@@ -227,6 +239,7 @@ void Matcher::fill(std::span<int32_t> bits) const {
   if (!ended_) {
     const std::lock_guard lock(grammar_->mutex_);
     try {
+      grammar_->bound_memory();
       mask = grammar_->mask(state_);
       may_end = grammar_->e_->is_nullable(state_);
     } catch (const std::exception&) {  // no token is allowed then

@@ -6,10 +6,12 @@
 
 namespace nanovllm::grammar {
 
-TokenTrie::TokenTrie(const TokenTexts& texts, std::span<const int32_t> end_ids)
-    : same_(to_size(texts.size()), -1), end_ids_(end_ids.begin(), end_ids.end()) {
+TokenTrie::TokenTrie(const TokenTexts& texts, std::span<const int32_t> end_ids, int64_t vocab_size)
+    : same_(to_size(std::min<int64_t>(texts.size(), vocab_size)), -1) {
+  for (const int32_t id : end_ids)
+    if (id >= 0 && id < vocab_size) end_ids_.push_back(id);
   std::vector<std::pair<std::string_view, int32_t>> tokens;
-  for (int32_t id = 0; id < texts.size(); ++id) {
+  for (int32_t id = 0; id < static_cast<int32_t>(same_.size()); ++id) {
     text_begins_.push_back(static_cast<uint32_t>(bytes_.size()));
     if (texts.contains(id) && !texts.is_special(id) && !texts.text(id).empty() &&
         std::ranges::find(end_ids_, id) == end_ids_.end()) {

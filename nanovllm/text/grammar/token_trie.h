@@ -19,6 +19,7 @@ namespace nanovllm::grammar {
 using TokenBits = std::vector<int32_t>;
 
 inline void set_token(std::span<int32_t> bits, int32_t id) {
+  if (static_cast<uint32_t>(id) / 32 >= bits.size()) return;
   bits[static_cast<uint32_t>(id) / 32] |=
       static_cast<int32_t>(1U << (static_cast<uint32_t>(id) % 32));
 }
@@ -48,7 +49,8 @@ class TokenTrie {
     static constexpr uint16_t kDead = 0xFFFF;
   };
 
-  TokenTrie(const TokenTexts& texts, std::span<const int32_t> end_ids);
+  /// Ids from `vocab_size` on are no tokens of the model.
+  TokenTrie(const TokenTexts& texts, std::span<const int32_t> end_ids, int64_t vocab_size);
 
   size_t num_tokens() const { return same_.size(); }
   std::span<const int32_t> end_ids() const { return end_ids_; }

@@ -10,7 +10,7 @@ namespace nanovllm::grammar {
 namespace {
 
 constexpr uint32_t kMaxDeriveDepth = 10'000;
-constexpr size_t kMaxSearchSteps = 100'000;
+constexpr size_t kMaxSearchSteps = 200'000;
 
 }  // namespace
 
@@ -20,6 +20,7 @@ Expr Expressions::compute_derivative(Expr e, uint32_t byte_class) {
     throw UserError("its parts begin with one another more than " +
                     std::to_string(kMaxDeriveDepth) + " levels deep");
   if (derive_depth_++ == 0) num_joined_ = 0;
+  if (is_prepared_ && derive_depth_ == 1) num_searched_ = 0;
   Expr result = Expr::kNothing;
   try {
     result = derive_parts(e, byte_class);
@@ -106,8 +107,8 @@ bool Expressions::is_viable(Expr e) {
   };
   std::vector<Place> path{{e}};
   std::unordered_set<Expr> seen{e};
-  for (size_t steps = 0; !path.empty(); ++steps) {
-    if (steps > kMaxSearchSteps)
+  while (!path.empty()) {
+    if (++num_searched_ > kMaxSearchSteps)
       throw UserError("to see whether its parts exclude each other takes more than " +
                       std::to_string(kMaxSearchSteps) + " steps");
     Place& at = path.back();

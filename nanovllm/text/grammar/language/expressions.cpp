@@ -190,7 +190,7 @@ Expr Expressions::any_of(const std::vector<Expr>& alternatives) {
   }
   if (any) return Expr::kAny;
   num_joined_ += sequences.size();
-  if (!representatives_.empty() && num_joined_ > kMaxAlternatives)
+  if (derive_depth_ > 0 && num_joined_ > kMaxAlternatives)
     throw UserError("it needs more than " + std::to_string(kMaxAlternatives) +
                     " alternatives to follow one byte");
   // x y | x z is x (y | z), and [a] z | [b] z is [ab] z.
@@ -311,33 +311,43 @@ void Expressions::define(Expr rule, Expr body) {
 }
 
 std::string Expressions::name(Expr e) const {
-  constexpr size_t kMaxBytes = 16 << 10;
-  const Node& n = node(e);
-  if (n.has_rules) return {};
-  std::string text(1, static_cast<char>('0' + static_cast<int>(n.kind)));
-  const auto add = [&text](std::string_view part) {
-    if (part.empty() || text.size() + part.size() > kMaxBytes) text.clear();
-    if (!text.empty()) text += part;
-  };
+  size_t max_nodes = 2000;
+  return name(e, max_nodes);
+}
+
+std::string Expressions::name(Expr e, size_t& max_nodes) const {
+  std::string text;
   const auto number = [](uint32_t value) { return std::to_string(value) + ","; };
-  if (n.kind == Kind::kBytes) {
-    const Bytes& set = sets_[n.a];
-    for (uint32_t i = 0; i <= 256; ++i)  // where it begins and ends
-      if ((i < 256 && set[i]) != (i > 0 && set[i - 1])) add(number(i));
-    add(";");
-  } else if (n.kind == Kind::kAnyOf) {
-    // Their order here depends on what else was built.
+  for (Expr rest = e; rest != Expr::kEmpty || text.empty();) {  // the parts of a sequence
+    const auto [part, then] = split(rest);
+    const Node& n = node(part);
+    if (n.has_rules || max_nodes == 0) return {};
+    --max_nodes;
+    text += static_cast<char>('0' + static_cast<int>(n.kind));
     std::vector<std::string> parts;
-    for (const Expr part : list(n)) parts.push_back(name(part));
-    std::ranges::sort(parts);
-    for (const std::string& part : parts) add(part);
-    add(";");
-  } else {
-    if (has_part_a(n)) add(name(static_cast<Expr>(n.a)));
-    else add(number(n.a));
-    if (has_part_b(n)) add(name(static_cast<Expr>(n.b)));
-    else add(number(n.b));
-    add(number(n.c));
+    if (n.kind == Kind::kBytes) {
+      const Bytes& set = sets_[n.a];
+      for (uint32_t i = 0; i <= 256; ++i)  // where it begins and ends
+        if ((i < 256 && set[i]) != (i > 0 && set[i - 1])) text += number(i);
+    } else if (n.kind == Kind::kAnyOf) {
+      for (const Expr alternative : list(n)) {
+        parts.push_back(name(alternative, max_nodes));
+        if (parts.back().empty()) return {};
+      }
+      std::ranges::sort(parts);  // their order here depends on what else was built
+    } else {
+      if (has_part_a(n)) parts.push_back(name(static_cast<Expr>(n.a), max_nodes));
+      else text += number(n.a);
+      if (has_part_b(n)) parts.push_back(name(static_cast<Expr>(n.b), max_nodes));
+      else text += number(n.b);
+      text += number(n.c);
+    }
+    for (const std::string& named : parts) {
+      if (named.empty()) return {};
+      text += named;
+    }
+    text += ';';
+    rest = then;
   }
   return text;
 }

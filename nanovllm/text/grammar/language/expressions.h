@@ -109,8 +109,9 @@ class Expressions {
   /// The expression and its rules, for a reader.
   std::string to_text(Expr start) const;
 
-  /// The memory that the expressions and their derivatives take.
+  /// The memory that the expressions and their derivatives take, and may take.
   size_t num_bytes() const;
+  size_t max_bytes() const { return max_bytes_; }
   /// Forgets what was derived since prepare(), except for `kept`, which get their new handles.
   void forget_all_but(std::span<Expr> kept);
 
@@ -145,6 +146,7 @@ class Expressions {
   std::span<const Expr> list(const Node& n) const { return {alternatives_.data() + n.a, n.b}; }
   Expr intern(const Node& node, std::span<const Expr> list = {});
   uint32_t& place_of(const Node& node, std::span<const Expr> list);
+  std::string name(Expr e, size_t& max_nodes) const;
   /// Appends the expression to `text`, and its rules to `rules`.
   void print(Expr e, std::string& text, std::vector<uint32_t>& rules) const;
   void rebuild_places(size_t num_places);
@@ -195,10 +197,11 @@ class Expressions {
   std::vector<uint32_t> row_of_;          // [nodes]: its row of derivatives_ + 1, 0: none
   std::vector<Expr> derivatives_;         // [rows, num_classes]
   std::vector<Viable> viable_;            // [nodes]: of intersections and complements
+  bool is_prepared_ = false;
   size_t num_prepared_nodes_ = 0, num_prepared_alternatives_ = 0;
   uint32_t join_depth_ = 0, derive_depth_ = 0;  // of nested calls
   uint32_t num_joins_ = 0;                      // in an outermost call of any_of()
-  size_t num_joined_ = 0;                       // alternatives, since the last byte
+  size_t num_joined_ = 0, num_searched_ = 0;    // alternatives and states, since the last byte
 };
 
 }  // namespace nanovllm::grammar

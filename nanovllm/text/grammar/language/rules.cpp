@@ -210,6 +210,7 @@ Expr Expressions::prepare(Expr start) {
   for (Rule& rule : rules_) rule.body = renamed[static_cast<uint32_t>(rule.body)];
   num_prepared_nodes_ = nodes_.size();
   num_prepared_alternatives_ = alternatives_.size();
+  is_prepared_ = true;
   return renamed[static_cast<uint32_t>(start)];
 }
 
