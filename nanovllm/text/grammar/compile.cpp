@@ -82,12 +82,15 @@ std::string show(const StructuredOutputs& form, const std::string& where) {
 std::shared_ptr<const TokenTrie> make_trie(const TokenTexts& texts,
                                            std::span<const int32_t> end_ids, int64_t vocab_size) {
   auto trie = std::make_shared<const TokenTrie>(texts, end_ids, vocab_size);
-  // Nearly every schema has strings, and the trie keeps the walk through their characters.
-  const auto strings = compile({.json = R"({"type": "string"})"}, trie, "");
+  // Nearly every schema has strings, free ones and names of members, and the trie keeps the walks
+  // through their characters.
+  const auto strings = compile({.json = R"({"properties": {"a": {"type": "string"}}})"}, trie, "");
   TokenBits bits((trie->num_tokens() + 31) / 32);
-  Matcher matcher(strings);
-  matcher.accept_text("\"");
-  matcher.fill(bits);
+  for (const char* text : {R"({"a": ")", R"({"b)"}) {
+    Matcher matcher(strings);
+    matcher.accept_text(text);
+    matcher.fill(bits);
+  }
   return trie;
 }
 

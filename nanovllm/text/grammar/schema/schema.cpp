@@ -16,7 +16,7 @@ namespace {
 constexpr size_t kMaxCombinations = 1000;
 constexpr size_t kMaxTerms = 1000;
 /// Steps of merging for the whole document, of a few microseconds.
-constexpr size_t kMaxWork = 500'000;
+constexpr size_t kMaxWork = 100'000;
 /// References and combinations inside of each other, without a member or an element between them.
 constexpr size_t kMaxOpen = 100;
 /// How deep required members are looked into for a contradiction.
