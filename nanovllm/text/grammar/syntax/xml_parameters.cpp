@@ -85,7 +85,7 @@ class XmlParameters {
   Expr parameter(Expr name, const Json& schema) {
     Values values;
     add_values(values, schema, 0);
-    const auto spaced = [&](std::string_view begin, std::vector<Expr> any) {
+    const auto spaced = [&](std::string_view begin, const std::vector<Expr>& any) {
       return e_.sequence({e_.text(begin), space_, e_.any_of(any), space_});
     };
     return e_.sequence({e_.text(style_.begin), name, e_.text(style_.name_end),
