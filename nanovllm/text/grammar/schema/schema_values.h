@@ -28,7 +28,7 @@ class SchemaValues {
     bool required;
   };
 
-  /// As build(), but what is inside of objects and arrays is left for later.
+  /// Does what build() does, but what is inside of objects and arrays is left for later.
   Expr value(const Terms& terms);
   Expr value(const Alternative& a);
   Expr number(const Alternative& a);
